@@ -1,0 +1,1 @@
+"""relograph tells where a photo was taken."""
