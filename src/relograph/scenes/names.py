@@ -1,0 +1,178 @@
+"""Names, text files and numbers as they arrive from a disk that nobody has checked.
+
+Every reader goes through these few functions, so a name that climbs out of its folder, a file in another encoding or
+a matrix that is no rotation is answered with the same sentence whatever the format.
+"""
+
+import math
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from relograph.errors import DatasetError
+from relograph.geometry import Pose, check_rotation, nearest_rotation
+
+QUATERNION_NORM_TOLERANCE = 1e-2
+"""How far from 1 a quaternion's norm may be: text files with two decimals stay within it."""
+
+
+def safe_name(name: str, where: str) -> str:
+    """The frame name as a normalised relative posix path that stays inside its folder.
+
+    `where` says who gave the name, for the message: a file, or a file and a line.
+
+    Example:
+        >>> safe_name("./seq-01//frame-000000.color.png", where="poses.csv")
+        'seq-01/frame-000000.color.png'
+    """
+    reason = None
+    if any(ord(character) < 32 or ord(character) == 127 for character in name):
+        reason = "has a control character in it"
+    elif any(0xD800 <= ord(character) <= 0xDFFF for character in name):
+        reason = "is not UTF-8"
+    elif "\\" in name:
+        reason = "has a backslash in it"
+    elif name.startswith("/") or re.match(r"[A-Za-z]:", name):
+        reason = "is an absolute path"
+    elif ".." in PurePosixPath(name).parts:
+        reason = "climbs out of the folder with '..'"
+    elif not PurePosixPath(name).parts:
+        reason = "is empty"
+    if reason is not None:
+        raise DatasetError(
+            f"{where}: expected a file name relative to the scene's folder, found {name!r}, which {reason}. "
+            "Write it as folder/file with forward slashes."
+        )
+    return str(PurePosixPath(name))
+
+
+@contextmanager
+def reading(path: Path | str) -> Iterator[None]:
+    """Turns what the operating system says about `path` into one clear line."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise DatasetError(
+            f"{path}: expected a file, found nothing there. Check the path, or restore the file."
+        ) from None
+    except IsADirectoryError:
+        raise DatasetError(f"{path}: expected a file, found a folder. Give the file inside it.") from None
+    except NotADirectoryError:
+        raise DatasetError(f"{path}: expected a folder, found a file on the way there. Check the path.") from None
+    except PermissionError:
+        raise DatasetError(f"{path}: expected to read it, found no rights to. Run: chmod -R u+rX on it.") from None
+    except OSError as error:
+        raise DatasetError(
+            f"{path}: expected to read it, the system answered: {error.strerror or error}. Check the disk and the path."
+        ) from error
+
+
+def list_folder(folder: Path) -> list[str]:
+    """Sorted names of what lies in `folder`."""
+    with reading(folder):
+        return sorted(os.listdir(folder))  # noqa: PTH208 - names are wanted, not paths
+
+
+def is_file(path: Path) -> bool:
+    """Whether `path` is a file; a folder on the way that may not be entered is an error, not a no."""
+    with reading(path):
+        return path.is_file()
+
+
+def read_text(path: Path) -> str:
+    """The text of a UTF-8 file, with line ends as \\n and without a byte order mark."""
+    with reading(path):
+        data = path.read_bytes()
+    return decode_text(data, str(path))
+
+
+def decode_text(data: bytes, where: str) -> str:
+    """The text in UTF-8 `data`, with line ends as \\n and without a byte order mark."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DatasetError(
+            f"{where}: expected text in UTF-8, found the byte 0x{data[error.start]:02x} at position {error.start}. "
+            "Save the file as UTF-8."
+        ) from None
+    if "\0" in text:
+        raise DatasetError(f"{where}: expected text in UTF-8, found a NUL byte. Save the file as UTF-8, not UTF-16.")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def parse_float(token: str, where: str) -> float:
+    """The finite number written in `token`."""
+    try:
+        # float() also takes "1_000" and the digits of every script, which no tool writes on purpose.
+        value = float(token) if token.isascii() and "_" not in token else None
+    except ValueError:
+        value = None
+    if value is None:
+        raise DatasetError(f"{where}: expected a number, found {_shortened(token)}. Correct the file.")
+    if not math.isfinite(value):
+        raise DatasetError(f"{where}: expected a finite number, found {token.strip()}. Correct the file.")
+    return value
+
+
+def parse_int(token: str, where: str) -> int:
+    """The non-negative whole number written in `token`."""
+    if not re.fullmatch(r"[0-9]{1,18}", token.strip()):
+        raise DatasetError(f"{where}: expected a whole number, found {_shortened(token)}. Correct the file.")
+    return int(token)
+
+
+def parse_floats(text: str, count: int, where: str) -> list[float]:
+    """The `count` finite numbers in `text`, which white space separates.
+
+    Example:
+        >>> parse_floats("1 2.5 -3e2", count=3, where="a line")
+        [1.0, 2.5, -300.0]
+    """
+    tokens = text.split()
+    if len(tokens) != count:
+        raise DatasetError(f"{where}: expected {count} numbers, found {len(tokens)}. Correct the file.")
+    return [parse_float(token, where) for token in tokens]
+
+
+def pose_from_matrix(rows: Sequence[Sequence[float]], where: str) -> Pose:
+    """The pose in a 4x4 or 3x4 matrix, its rotation moved to the nearest exact one.
+
+    A matrix printed with few digits is off by 1e-3 at most; what is further off, mirrored, not finite or has another
+    last row than 0 0 0 1 is an error.
+    """
+    matrix = np.asarray(rows, dtype=np.float64)
+    if matrix.shape not in ((3, 4), (4, 4)):
+        raise DatasetError(f"{where}: expected a 4x4 or 3x4 matrix, found the shape {matrix.shape}. Correct the file.")
+    if not np.isfinite(matrix).all():
+        raise DatasetError(f"{where}: expected finite numbers in the pose, found NaN or infinity. Correct the file.")
+    if matrix.shape == (4, 4) and not np.allclose(matrix[3], [0, 0, 0, 1], rtol=0, atol=1e-6):
+        found = " ".join(f"{value:g}" for value in matrix[3])
+        raise DatasetError(
+            f"{where}: expected 0 0 0 1 as the last row of the pose, found {found}. "
+            "Correct the file; a transposed matrix has its translation there."
+        )
+    pose = Pose.from_matrix(matrix[:3])
+    return Pose(nearest_rotation(check_rotation(pose.R, where)), pose.t)
+
+
+def pose_from_quat_wxyz(quat_wxyz: Sequence[float], translation: Sequence[float], where: str) -> Pose:
+    """The pose with that quaternion, scaled to norm 1, and translation."""
+    values = np.asarray([*quat_wxyz, *translation], dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise DatasetError(f"{where}: expected finite numbers in the pose, found NaN or infinity. Correct the file.")
+    norm = float(np.linalg.norm(values[:4]))
+    if abs(norm - 1.0) > QUATERNION_NORM_TOLERANCE:
+        raise DatasetError(
+            f"{where}: expected a quaternion of norm 1 as rotation, found the norm {norm:g}. "
+            "Correct the file, or check the order of its columns."
+        )
+    return Pose.from_quat_wxyz(values[:4] / norm, values[4:])
+
+
+def _shortened(token: str) -> str:
+    """`token` in quotes, cut where a damaged file gave an endless one."""
+    return repr(token if len(token) <= 40 else token[:37] + "...")
