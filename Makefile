@@ -1,0 +1,74 @@
+# Two commands for a fresh clone: `make demo` and `make test`. Both make .venv and install what they need into it.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+PIP_INSTALL := $(PYTHON) -m pip install --quiet --disable-pip-version-check
+
+.PHONY: help demo test format clean
+
+help: ## Say what can be made.
+	@awk -F ':[^#]*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
+
+demo: $(VENV)/.installed ## Make a room, write it as a scene, check it and draw its cameras from above.
+	@$(VENV)/bin/relograph demo
+
+# One thread a process: pytest already uses both cores, and torch's threads would only get in each other's way.
+test: export OMP_NUM_THREADS := 1
+test: $(VENV)/.installed-dev ## Run every check that CI runs: format, lint, types, tests, doctests.
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m mypy
+	$(PYTHON) -m pytest -n 2
+
+format: $(VENV)/.installed-dev ## Format the code and mend what the linter can mend.
+	$(PYTHON) -m ruff format .
+	$(PYTHON) -m ruff check --fix .
+
+clean: ## Remove what these commands made: .venv, the demo's files, caches.
+	rm -rf $(VENV) demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps say what .venv holds; a change of pyproject.toml installs again.
+$(VENV)/.installed: $(VENV)/.created pyproject.toml
+	@echo "Installing relograph into $(VENV) (once; torch is large)"
+	$(PIP_INSTALL) -e .
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.created pyproject.toml
+	@echo "Installing relograph with its dev extra into $(VENV) (once; torch is large)"
+	$(PIP_INSTALL) -e '.[dev]'
+	touch $(VENV)/.installed $@
+
+# A candidate is run, not only looked up: pyenv's shims exist for versions that are not switched on. Debian ships venv
+# without ensurepip, in a package of its own.
+$(VENV)/.created:
+	@runs() { "$$1" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null; }
+	makes_venv() { runs "$$1" && "$$1" -c 'import ensurepip, venv' 2>/dev/null; }
+	candidates=(python3.12 python3.11 python3)
+	if ! { runs $(PYTHON) && $(PYTHON) -m pip --version >/dev/null 2>&1; }; then
+	    found=
+	    for python in "$${candidates[@]}"; do if makes_venv $$python; then found=$$python; break; fi; done
+	    if [ -z "$$found" ]; then
+	        for python in "$${candidates[@]}"; do if runs $$python; then found=$$python; break; fi; done
+	        if [ -z "$$found" ]; then
+	            echo "error: no working Python 3.11 or 3.12 found on PATH. Install one, for example: apt-get install python3 python3-venv" >&2
+	            exit 1
+	        elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+	            echo "Installing $$found-venv, which $$found needs to make a virtual environment"
+	            apt-get update -qq && apt-get install -y -qq --no-install-recommends $$found-venv
+	        else
+	            echo "error: $$found cannot make a virtual environment. Run: sudo apt-get install $$found-venv" >&2
+	            exit 1
+	        fi
+	    fi
+	    rm -rf $(VENV)
+	    $$found -m venv $(VENV)
+	fi
+	touch $@
