@@ -1,0 +1,117 @@
+"""Lens distortion on the plane z = 1, by OpenCV's two formulas, and its inverse.
+
+The radial part of both is a polynomial 1 + c1 s + c2 s^2 + ... in the squared radius (opencv) or the squared angle from
+the axis (fisheye). Where it stops growing the lens model ends: beyond that rim the formula folds the outside back into
+the image. The functions here are pure formulas inside the rim; `Camera` says what has no image.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import inf
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from relograph.geometry.rotations import SERIES_BELOW
+
+# Newton doubles its digits with every step; the others are for the slow start near the rim of a strong distortion.
+NEWTON_STEPS = 20
+
+
+@lru_cache(maxsize=1024)
+def rim(radial: tuple[float, ...]) -> float:
+    """Radius (opencv) or angle (fisheye) where r (1 + c1 r^2 + c2 r^4 + ...) first stops growing; often infinity.
+
+    Example:
+        >>> round(rim((-1 / 3,)), 6)  # the slope is 1 - r^2
+        1.0
+    """
+    # The slope is 1 + 3 c1 s + 5 c2 s^2 + ... in s = r^2. We look for 1/s: small coefficients are harmless there.
+    roots = np.roots([1.0, *((2 * i + 3) * c for i, c in enumerate(radial))])
+    real_roots = roots.real[(np.abs(roots.imag) < 1e-9 * np.abs(roots)) & (roots.real > 0)]
+    return float(1 / np.sqrt(real_roots.max())) if real_roots.size else inf
+
+
+def distort_opencv(xy: Float[Tensor, "*B 2"], coefficients: Sequence[float]) -> Float[Tensor, "*B 2"]:
+    """Where the lens (k1, k2, p1, p2[, k3]) puts the ray (x, y, 1)."""
+    k1, k2, p1, p2, *k3 = coefficients
+    x, y = xy.unbind(-1)
+    r_sq = x * x + y * y
+    radial, _ = _polynomial((k1, k2, *k3), r_sq)
+    x_distorted = x * radial + 2 * p1 * x * y + p2 * (r_sq + 2 * x * x)
+    y_distorted = y * radial + p1 * (r_sq + 2 * y * y) + 2 * p2 * x * y
+    return torch.stack([x_distorted, y_distorted], dim=-1)
+
+
+def undistort_opencv(distorted: Float[Tensor, "*B 2"], coefficients: Sequence[float]) -> Float[Tensor, "*B 2"]:
+    """The ray (x, y, 1) that the lens puts at the given place, found by Newton's method inside the rim.
+
+    Where there is none the result is not a solution: compare `distort_opencv` of it. Only the last step is recorded for
+    gradients: one Newton step from the solution has the gradient of the inverse function.
+    """
+    k1, k2, _, _, *k3 = coefficients
+    edge = rim((k1, k2, *k3))
+    with torch.no_grad():
+        xy = distorted
+        for _ in range(NEWTON_STEPS):
+            xy = _newton_step_opencv(xy, distorted, coefficients)
+            radius = torch.linalg.vector_norm(xy, dim=-1, keepdim=True)
+            xy = torch.where(radius < edge, xy, xy * (0.999 * edge / radius))
+    return _newton_step_opencv(xy, distorted, coefficients)
+
+
+def distort_fisheye(xy: Float[Tensor, "*B 2"], coefficients: Sequence[float]) -> Float[Tensor, "*B 2"]:
+    """Where the fisheye lens (k1, k2, k3, k4) puts the ray (x, y, 1), which is `theta = atan r` off the axis."""
+    r_sq = xy.square().sum(-1, keepdim=True)
+    small = r_sq < SERIES_BELOW
+    r = torch.where(small, 1.0, r_sq).sqrt()
+    theta_over_r = torch.where(small, 1 - r_sq * (1 / 3 - r_sq * (1 / 5 - r_sq / 7)), torch.atan(r) / r)
+    radial, _ = _polynomial(coefficients, r_sq * theta_over_r.square())
+    return xy * theta_over_r * radial
+
+
+def undistort_fisheye(distorted: Float[Tensor, "*B 2"], coefficients: Sequence[float]) -> Float[Tensor, "*B 2"]:
+    """The ray (x, y, 1) that the fisheye lens puts at the given place: Newton's method on its angle off the axis.
+
+    Where there is none the result is not a solution: compare `distort_fisheye` of it.
+    """
+    edge = min(rim(tuple(coefficients)), torch.pi / 2)
+    radius_sq = distorted.square().sum(-1, keepdim=True)
+    small = radius_sq < SERIES_BELOW**2  # below, tan(theta) / radius has two terms of a series
+    radius = torch.where(small, SERIES_BELOW, radius_sq).sqrt()
+    with torch.no_grad():
+        theta = radius.clamp(max=0.999 * edge)
+        for _ in range(NEWTON_STEPS):
+            theta = _newton_step_fisheye(theta, radius, coefficients).clamp(0.0, 0.999999 * edge)
+    theta = _newton_step_fisheye(theta, radius, coefficients)
+    return distorted * torch.where(small, 1 + (1 / 3 - coefficients[0]) * radius_sq, theta.tan() / radius)
+
+
+def _polynomial(radial: Sequence[float], s: Tensor) -> tuple[Tensor, Tensor]:
+    """The radial polynomial 1 + c1 s + c2 s^2 + ... and its derivative."""
+    value, derivative = torch.zeros_like(s), torch.zeros_like(s)
+    for coefficient in reversed((1.0, *radial)):
+        derivative = derivative * s + value
+        value = value * s + coefficient
+    return value, derivative
+
+
+def _newton_step_opencv(
+    xy: Float[Tensor, "*B 2"], distorted: Float[Tensor, "*B 2"], coefficients: Sequence[float]
+) -> Float[Tensor, "*B 2"]:
+    k1, k2, p1, p2, *k3 = coefficients
+    x, y = xy.unbind(-1)
+    radial, slope = _polynomial((k1, k2, *k3), x * x + y * y)
+    # The Jacobian of the distortion is symmetric: [[a, b], [b, c]].
+    a = radial + 2 * x * x * slope + 2 * p1 * y + 6 * p2 * x
+    b = 2 * x * y * slope + 2 * p1 * x + 2 * p2 * y
+    c = radial + 2 * y * y * slope + 6 * p1 * y + 2 * p2 * x
+    dx, dy = (distorted - distort_opencv(xy, coefficients)).unbind(-1)
+    return xy + torch.stack([c * dx - b * dy, a * dy - b * dx], dim=-1) / (a * c - b * b)[..., None]
+
+
+def _newton_step_fisheye(theta: Tensor, radius: Tensor, coefficients: Sequence[float]) -> Tensor:
+    radial, slope = _polynomial(coefficients, theta.square())
+    return theta + (radius - theta * radial) / (radial + 2 * theta.square() * slope)
