@@ -1,1 +1,60 @@
-"""relograph tells where a photo was taken."""
+"""relograph tells where a photo was taken: the pose of its camera among posed photos of a place.
+
+Names are imported when they are first used, so `import relograph` costs nothing and loads no torch.
+"""
+
+from typing import TYPE_CHECKING
+
+from relograph.errors import ConfigError, DatasetError, GeometryError, MissingExtraError, RelographError
+
+if TYPE_CHECKING:
+    from relograph.geometry import Camera, Pose
+    from relograph.scenes import Frame, Scene, convert, open_scene
+
+    __version__: str
+
+__all__ = [
+    "Camera",
+    "ConfigError",
+    "DatasetError",
+    "Frame",
+    "GeometryError",
+    "MissingExtraError",
+    "Pose",
+    "RelographError",
+    "Scene",
+    "__version__",
+    "convert",
+    "open_scene",
+]
+
+_MODULE_BY_NAME = {
+    "Camera": "relograph.geometry",
+    "Frame": "relograph.scenes",
+    "Pose": "relograph.geometry",
+    "Scene": "relograph.scenes",
+    "convert": "relograph.scenes",
+    "open_scene": "relograph.scenes",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            value: object = version("relograph")
+        except PackageNotFoundError:  # run from a source folder that was never installed
+            value = "0+unknown"
+    elif name in _MODULE_BY_NAME:
+        from importlib import import_module
+
+        value = getattr(import_module(_MODULE_BY_NAME[name]), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value  # the next use finds it without coming here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,59 @@
+"""The `relograph` command and its commands."""
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from relograph.cli import bench, convert, demo, doctor, rooms, scene
+from relograph.cli.failing import failures_as_one_line
+
+
+class _Commands(TyperGroup):
+    """The group of all commands: what one of them raises becomes one line, also when tests call it in-process."""
+
+    def invoke(self, ctx: Any) -> Any:
+        with failures_as_one_line(keep_traceback=bool(ctx.params.get("traceback"))):
+            return super().invoke(ctx)
+
+
+app = typer.Typer(
+    name="relograph",
+    cls=_Commands,
+    help="Tells where a photo was taken: the pose of its camera among posed photos of a place.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("convert")(convert.convert_command)
+app.add_typer(scene.app, name="scene")
+app.add_typer(rooms.app, name="rooms")
+app.command("demo")(demo.demo_command)
+app.add_typer(bench.app, name="bench")
+app.command("doctor")(doctor.doctor_command)
+
+
+def _print_version(wanted: bool) -> bool:
+    if wanted:
+        import relograph
+
+        typer.echo(relograph.__version__)
+        raise typer.Exit()
+    return wanted
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+    traceback: Annotated[
+        bool, typer.Option("--traceback", help="Show where in the code an error came from, for a bug report.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Runs the command that the shell asked for."""
+    app(prog_name="relograph")

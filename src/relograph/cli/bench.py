@@ -1,0 +1,34 @@
+"""`relograph bench`: how fast the parts are on this machine."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Measure how fast the parts are on this machine.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Keeps `rooms` a name to be typed: typer takes the only command of a group for the group itself."""
+
+
+@app.command("rooms")
+def rooms_command(
+    device: Annotated[str, typer.Option(help="What to measure, as torch writes it: cpu, cuda, cuda:1.")] = "cpu",
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same rooms.")] = 0,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Write the figures with their provenance to this file.")
+    ] = None,
+) -> None:
+    """Measure how many images a second the rooms are rendered at."""
+    from relograph.environment import compute_device
+    from relograph.results import command_line, write_result
+    from relograph.rooms.benchmark import benchmark_rooms
+
+    results = benchmark_rooms(device=compute_device(device).kind, seed=seed)
+    for name, value in results.items():
+        typer.echo(f"{name}: {value}")
+    if output is not None:
+        write_result(output, [results], command=command_line(), seed=seed, device=device)
+        typer.echo(str(output))

@@ -1,0 +1,53 @@
+"""`relograph convert`: a scene in another format."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Format(StrEnum):
+    """What scenes can be written as."""
+
+    SEVEN_SCENES = "7scenes"
+    COLMAP = "colmap"
+    TUM = "tum"
+    TRANSFORMS_JSON = "transforms.json"
+
+
+class Images(StrEnum):
+    """What becomes of the photos."""
+
+    COPY = "copy"
+    LINK = "link"
+    NONE = "none"
+
+
+def convert_command(
+    source: Annotated[Path, typer.Argument(metavar="SRC", help="Scene to read; its format is recognised.")],
+    destination: Annotated[Path, typer.Argument(metavar="DST", help="New or empty folder to write to.")],
+    to: Annotated[Format, typer.Option("--to", help="Format to write.")],
+    images: Annotated[
+        Images, typer.Option(help="Copy the photos, link to where they are, or leave them out.")
+    ] = Images.COPY,
+    focal: Annotated[
+        float | None, typer.Option(metavar="PX", help="Focal length in pixels, for photos that do not tell theirs.")
+    ] = None,
+    skip_bad_frames: Annotated[
+        bool, typer.Option("--skip-bad-frames", help="Leave bad frames out and name them, instead of stopping.")
+    ] = False,
+) -> None:
+    """Write a scene in another format; poses keep every digit."""
+    from relograph.progress import TerminalProgress
+    from relograph.scenes import convert
+
+    convert(
+        source,
+        destination,
+        to=to.value,
+        images=images.value,
+        focal_px=focal,
+        skip_bad_frames=skip_bad_frames,
+        progress=TerminalProgress(),
+    )

@@ -1,0 +1,27 @@
+"""`relograph demo`: the whole road on an embedded example."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def demo_command(
+    directory: Annotated[
+        Path, typer.Argument(metavar="[DIR]", help="Folder for what the demo makes; what is there is used again.")
+    ] = Path("demo"),
+) -> None:
+    """Make a room, write it as a scene, check it and draw its cameras from above."""
+    from relograph.progress import TerminalProgress
+    from relograph.rooms import create_seven_rooms, draw_scene_from_above
+    from relograph.scenes import check_scene, open_scene
+
+    progress = TerminalProgress()
+    rooms = directory / "rooms"
+    if not rooms.exists():
+        create_seven_rooms(rooms, num_rooms=1, progress=progress)
+    scene = open_scene(next(folder for folder in sorted(rooms.iterdir()) if folder.is_dir()))
+    check_scene(scene, progress=progress)
+    picture = directory / "cameras_from_above.png"
+    draw_scene_from_above(scene, picture)
+    typer.echo(f"scene    {scene.root} ({len(scene)} photos)\npicture  {picture}")

@@ -1,0 +1,89 @@
+"""How commands fail: one line for what a user can mend, a traceback for a bug."""
+
+import errno
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from relograph.cli.failing import failures_as_one_line
+
+RELOGRAPH = [sys.executable, "-m", "relograph"]
+
+
+def run(*arguments: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*RELOGRAPH, *map(str, arguments)], capture_output=True, text=True, check=False, **options)
+
+
+def test_a_user_error_is_one_line_on_stderr_and_exit_code_1(tmp_path: Path):
+    done = run("scene", "info", tmp_path / "nowhere")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert "nowhere" in done.stderr
+
+
+def test_a_user_error_keeps_its_traceback_on_request(tmp_path: Path):
+    done = run("--traceback", "scene", "info", tmp_path / "nowhere")
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert "DatasetError" in done.stderr
+
+
+def test_a_line_break_or_an_escape_sequence_in_a_name_is_shown_and_not_obeyed(tmp_path: Path):
+    done = run("scene", "info", tmp_path / "two\nlines\x1b[31m")
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert r"two\nlines\x1b[31m" in done.stderr
+
+
+def test_an_unknown_device_is_a_user_error(tmp_path: Path):
+    done = run("rooms", "create", tmp_path / "rooms", "--device", "abacus")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "'abacus'" in done.stderr
+    assert not (tmp_path / "rooms").exists()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's device that is always full")
+def test_a_full_disk_is_one_line():
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([*RELOGRAPH, "doctor"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "error: No space left on device (ENOSPC). Free some space, or choose another disk.\n"
+
+
+def test_a_failure_of_the_machine_names_the_path(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(typer.Exit) as exit_, failures_as_one_line():
+        Path("no/such/folder/file.txt").write_text("")
+    assert exit_.value.exit_code == 1
+    assert capsys.readouterr().err == (
+        "error: no/such/folder/file.txt: No such file or directory (ENOENT). "
+        "Check the path; the folder that a file goes into must be there.\n"
+    )
+
+
+def test_a_reader_that_has_seen_enough_ends_a_command_quietly():
+    process = subprocess.Popen([*RELOGRAPH, "doctor"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()  # before the command has started to print
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait() == 1
+
+
+def test_ctrl_c_is_one_line_and_exit_code_130(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(typer.Exit) as exit_, failures_as_one_line():
+        signal.raise_signal(signal.SIGINT)
+    assert exit_.value.exit_code == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+@pytest.mark.parametrize("bug", [ZeroDivisionError("a bug"), OSError(errno.ENOTTY, "not a user's business")])
+def test_a_bug_keeps_its_traceback(bug: Exception):
+    with pytest.raises(type(bug)), failures_as_one_line():
+        raise bug

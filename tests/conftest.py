@@ -1,0 +1,28 @@
+"""What tests of several folders share."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+
+@pytest.fixture
+def seven_scenes_folder(tmp_path: Path) -> Path:
+    """A scene of three frames in the 7-Scenes layout: a training sequence of two and a test sequence of one.
+
+    The cameras look along the world's z axis and stand one metre apart on its x axis.
+    """
+    rng = np.random.default_rng(0)
+    root = tmp_path / "kitchen"
+    for split, sequence, frame, x in (("Train", 1, 0, 0.0), ("Train", 1, 1, 1.0), ("Test", 2, 0, 2.0)):
+        folder = root / f"seq-{sequence:02d}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (root / f"{split}Split.txt").write_text(f"sequence{sequence}\n")
+        stem = f"frame-{frame:06d}"
+        Image.fromarray(rng.integers(0, 256, (24, 32, 3), dtype=np.uint8)).save(folder / f"{stem}.color.png")
+        Image.fromarray(np.full((24, 32), 1500, dtype=np.uint16)).save(folder / f"{stem}.depth.png")
+        T_world_cam = np.eye(4)
+        T_world_cam[0, 3] = x
+        np.savetxt(folder / f"{stem}.pose.txt", T_world_cam)
+    return root

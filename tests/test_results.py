@@ -1,0 +1,89 @@
+"""Files of numbers say where they came from."""
+
+import json
+import re
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from relograph.results import command_line, write_result
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+def read(path: Path) -> dict[str, object]:
+    document = json.loads(path.read_text())
+    assert isinstance(document, dict)
+    return document
+
+
+def test_a_result_carries_its_rows_and_its_provenance(tmp_path: Path):
+    path = tmp_path / "bench" / "rooms.json"
+    before = datetime.now(UTC).replace(microsecond=0)
+    write_result(
+        path,
+        [{"images_per_s": 12.5, "effects": True}, {"images_per_s": 20, "effects": False}],
+        command="relograph bench rooms",
+        seed=3,
+        details={"dataset": "SevenRooms"},
+    )
+    document = read(path)
+    assert set(document) == {"metadata", "results"}
+    assert document["results"] == [{"images_per_s": 12.5, "effects": True}, {"images_per_s": 20, "effects": False}]
+    metadata = document["metadata"]
+    assert isinstance(metadata, dict)
+    assert set(metadata) == {
+        *("command", "git_commit", "git_dirty", "timestamp_utc", "python", "relograph", "torch", "numpy"),
+        *("device", "device_name", "num_cores", "seed", "dataset"),
+    }
+    assert (metadata["command"], metadata["seed"], metadata["dataset"]) == ("relograph bench rooms", 3, "SevenRooms")
+    assert before <= datetime.fromisoformat(metadata["timestamp_utc"]) <= datetime.now(UTC)
+    assert metadata["timestamp_utc"].endswith("Z")
+    assert metadata["torch"] == version("torch")
+    assert metadata["numpy"] == version("numpy")
+    assert metadata["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert metadata["device"] == "cpu"
+    assert metadata["device_name"]
+    assert metadata["num_cores"] >= 1
+
+
+@pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="not a checkout")
+def test_the_commit_is_that_of_the_checkout(tmp_path: Path):
+    write_result(tmp_path / "result.json", [], command="", seed=None)
+    head = subprocess.run(["git", "-C", REPOSITORY, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    metadata = read(tmp_path / "result.json")["metadata"]
+    assert isinstance(metadata, dict)
+    assert metadata["git_commit"] == head.stdout.strip()
+    assert isinstance(metadata["git_dirty"], bool)
+
+
+def test_a_result_that_cannot_be_written_leaves_the_old_one_and_nothing_beside_it(tmp_path: Path):
+    path = tmp_path / "result.json"
+    write_result(path, [{"value": 1}], command="", seed=0)
+    with pytest.raises(ValueError, match="JSON compliant"):
+        write_result(path, [{"value": float("nan")}], command="", seed=0)
+    assert read(path)["results"] == [{"value": 1}]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_details_cannot_replace_what_was_found_out(tmp_path: Path):
+    with pytest.raises(ValueError, match="git_commit"):
+        write_result(tmp_path / "result.json", [], command="", seed=0, details={"git_commit": "feedface"})
+
+
+def test_the_command_line_can_be_typed_again(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "argv", ["/somewhere/bin/relograph", "convert", "my scene", "--to", "tum"])
+    assert command_line() == "relograph convert 'my scene' --to tum"
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "results").rglob("*.json")), ids=lambda path: path.name)
+def test_committed_results_say_where_they_came_from(path: Path):
+    metadata = read(path)["metadata"]
+    assert isinstance(metadata, dict)
+    assert {"command", "git_commit", "git_dirty", "timestamp_utc", "torch", "device", "seed"} <= set(metadata)
+    assert re.fullmatch(r"[0-9a-f]{40}", str(metadata["git_commit"]))
+    assert not re.search(r"(^|[\s=])/(?!dev/)", str(metadata["command"])), "a path of somebody's machine"
