@@ -5,11 +5,11 @@ without the camera's id, is what the side file `camera.txt` holds: `OPENCV 640 4
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from relograph.errors import DatasetError, GeometryError
 from relograph.geometry import Camera
-from relograph.scenes.names import parse_float, parse_int, read_text
+from relograph.geometry.camera import CameraModel
+from relograph.scenes.names import parse_float, parse_int
 
 PARAMETERS = {
     "SIMPLE_PINHOLE": ("f", "cx", "cy"),
@@ -44,20 +44,23 @@ def camera_from_colmap(model: str, width: int, height: int, params: Sequence[flo
             f"found {len(params)}. Correct the file."
         )
     value = dict(zip(names, (float(param) for param in params), strict=True))
-    focal_x, focal_y = value.get("fx", value.get("f", 0.0)), value.get("fy", value.get("f", 0.0))
-    if any(value.get(name, 0.0) != 0.0 for name in ("k4", "k5", "k6")) and model == "FULL_OPENCV":
+    if model == "FULL_OPENCV" and any(value[name] != 0.0 for name in ("k4", "k5", "k6")):
         raise DatasetError(
             f"{where}: expected a distortion without k4, k5 and k6, found them in a FULL_OPENCV camera. "
             "Undistort the images first (colmap image_undistorter)."
         )
-    if model.endswith("FISHEYE"):
-        kind, distortion = "fisheye", tuple(value.get(name, 0.0) for name in ("k1", "k2", "k3", "k4"))
+    kind: CameraModel
+    coefficients: tuple[str, ...]
+    if model.endswith("PINHOLE"):
+        kind, coefficients = "pinhole", ()
+    elif model.endswith("FISHEYE"):
+        kind, coefficients = "fisheye", ("k1", "k2", "k3", "k4")
     elif model == "FULL_OPENCV":
-        kind, distortion = "opencv", tuple(value[name] for name in ("k1", "k2", "p1", "p2", "k3"))
-    elif model.endswith("PINHOLE"):
-        kind, distortion = "pinhole", ()
+        kind, coefficients = "opencv", ("k1", "k2", "p1", "p2", "k3")
     else:
-        kind, distortion = "opencv", tuple(value.get(name, 0.0) for name in ("k1", "k2", "p1", "p2"))
+        kind, coefficients = "opencv", ("k1", "k2", "p1", "p2")
+    distortion = tuple(value.get(name, 0.0) for name in coefficients)
+    focal_x, focal_y = (value["f"], value["f"]) if "f" in value else (value["fx"], value["fy"])
     try:
         return Camera(width, height, focal_x, focal_y, value["cx"], value["cy"], distortion, kind)
     except GeometryError as error:
@@ -109,12 +112,12 @@ def camera_line(camera: Camera) -> str:
     return " ".join([model, str(camera.width), str(camera.height), *(repr(float(param)) for param in params)])
 
 
-def read_camera_file(path: Path) -> Camera:
-    """The camera in the side file `camera.txt`; lines that start with # are comments."""
-    lines = [line for line in read_text(path).splitlines() if line.strip() and not line.lstrip().startswith("#")]
+def parse_camera_file(text: str, where: str) -> Camera:
+    """The camera in the text of the side file `camera.txt`; lines that start with # are comments."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     if len(lines) != 1:
         raise DatasetError(
-            f"{path}: expected one line with a camera, found {len(lines)}. "
+            f"{where}: expected one line with a camera, found {len(lines)}. "
             "Write, for example: PINHOLE 640 480 525 525 320 240"
         )
-    return parse_camera_line(lines[0], str(path))
+    return parse_camera_line(lines[0], where)

@@ -89,16 +89,18 @@ def decode_depth(data: bytes, where: str) -> UInt16[np.ndarray, "H W"]:
 
 
 def turn_upright(
-    T_world_cam: Pose, camera: Camera | None, header: ImageHeader, where: str
+    T_world_cam: Pose, camera: Camera | None, header: ImageHeader, where: str, *, assume_stored: bool = True
 ) -> tuple[Pose, Camera | None, int]:
     """Pose and camera of the upright photo, and the counter-clockwise quarter turns that made it upright.
 
-    For formats whose poses and intrinsics describe the pixels as stored (COLMAP looks at no EXIF orientation). A
-    camera whose size is that of the upright photo only shows that its tool had turned the photo: nothing is turned.
+    A file's poses and intrinsics may describe the photo's pixels as stored (COLMAP looks at no EXIF orientation) or
+    upright (OpenCV applies it). The camera's size tells which, where it fits only one of the two; where it does not,
+    `assume_stored` decides.
     """
-    size = (header.stored_width, header.stored_height)
-    already_upright = camera is not None and (camera.width, camera.height) == header.upright_size_wh != size
-    if header.orientation == 1 or already_upright:
+    stored, upright = (header.stored_width, header.stored_height), header.upright_size_wh
+    size = None if camera is None else (camera.width, camera.height)
+    described_as_stored = size == stored if stored != upright and size in (stored, upright) else assume_stored
+    if header.orientation == 1 or not described_as_stored:
         return T_world_cam, camera, 0
     turns = _QUARTER_TURNS.get(header.orientation)
     if turns is None:
@@ -106,7 +108,7 @@ def turn_upright(
             f"{where}: expected a photo that is at most turned, found the mirroring EXIF orientation "
             f"{header.orientation}. Save the photo without it."
         )
-    # Turning the picture by a quarter counter-clockwise turns the camera by a quarter clockwise, seen from behind.
+    # Axes turn with the picture: one turn takes the ray (x, y, 1) to (y, -x, 1), see Camera.rotated_90.
     cos, sin = ((1.0, 0.0), (0.0, 1.0), (-1.0, 0.0), (0.0, -1.0))[turns]
     R_stored_upright = [[cos, -sin, 0.0], [sin, cos, 0.0], [0.0, 0.0, 1.0]]
     T_stored_upright = Pose.from_rotation_and_translation(R_stored_upright, [0.0, 0.0, 0.0])
@@ -130,8 +132,9 @@ def exif_focal_px(exif: Image.Exif, width: int, height: int) -> float | None:
     unit_mm = {2: 25.4, 3: 10.0, 4: 1.0, 5: 0.001}.get(unit) if isinstance(unit, int) else None
     if focal_mm is None or pixels_per_unit is None or unit_mm is None:
         return None
-    original = (_positive(tags.get(ExifTags.Base.ExifImageWidth)), _positive(tags.get(ExifTags.Base.ExifImageHeight)))
-    scale = max(width, height) / max(original) if original[0] and original[1] else 1.0
+    original_width = _positive(tags.get(ExifTags.Base.ExifImageWidth)) or width
+    original_height = _positive(tags.get(ExifTags.Base.ExifImageHeight)) or height
+    scale = max(width, height) / max(original_width, original_height)
     return _plausible_focal(focal_mm * pixels_per_unit / unit_mm * scale, width, height)
 
 
@@ -209,13 +212,15 @@ def _exif(image: ImageFile.ImageFile) -> Image.Exif:
 
 
 def _header(image: ImageFile.ImageFile) -> ImageHeader:
-    # The size that Pillow gives for a TIFF is that of the upright photo, or not, depending on its version.
-    size = (image.tag_v2[IMAGEWIDTH], image.tag_v2[IMAGELENGTH]) if isinstance(image, TiffImageFile) else image.size
+    width, height = image.size
+    if isinstance(image, TiffImageFile):
+        # The size that Pillow gives for a TIFF is that of the upright photo, or not, depending on its version.
+        width, height = image.tag_v2[IMAGEWIDTH], image.tag_v2[IMAGELENGTH]
     exif = _exif(image)
     orientation = exif.get(ExifTags.Base.Orientation, 1)
     if not isinstance(orientation, int) or not 1 <= orientation <= 8:
         orientation = 1
-    return ImageHeader(*size, orientation, exif_focal_px(exif, *size))
+    return ImageHeader(width, height, orientation, exif_focal_px(exif, width, height))
 
 
 def _upright(pixels: UInt8[np.ndarray, "H W 3"], orientation: int) -> UInt8[np.ndarray, "H2 W2 3"]:

@@ -50,6 +50,17 @@ def safe_name(name: str, where: str) -> str:
     return str(PurePosixPath(name))
 
 
+def sequence_of(name: str) -> str | None:
+    """The sequence that a frame's name puts it in: its folder, or None for a photo at the top.
+
+    Example:
+        >>> sequence_of("seq-01/frame-000000.color.png")
+        'seq-01'
+    """
+    parent = str(PurePosixPath(name).parent)
+    return None if parent == "." else parent
+
+
 @contextmanager
 def reading(path: Path | str) -> Iterator[None]:
     """Turns what the operating system says about `path` into one clear line."""
