@@ -1,5 +1,7 @@
 """The `relograph` command and its commands."""
 
+import io
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -56,4 +58,7 @@ def _options(
 
 def main() -> None:
     """Runs the command that the shell asked for."""
+    # A file's name may hold bytes that the terminal has no letters for; showing it escaped beats failing over it.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     app(prog_name="relograph")

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from relograph.cli.options import DeviceOption, SeedOption
+
 app = typer.Typer(help="Measure how fast the parts are on this machine.", no_args_is_help=True)
 
 
@@ -15,8 +17,8 @@ def _group() -> None:
 
 @app.command("rooms")
 def rooms_command(
-    device: Annotated[str, typer.Option(help="What to measure, as torch writes it: cpu, cuda, cuda:1.")] = "cpu",
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same rooms.")] = 0,
+    device: DeviceOption = "cpu",
+    seed: SeedOption = 0,
     output: Annotated[
         Path | None, typer.Option(metavar="FILE.json", help="Write the figures with their provenance to this file.")
     ] = None,

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from relograph.cli.options import FocalOption, FormatOption, SkipBadFramesOption
+
 
 class Format(StrEnum):
     """What scenes can be written as."""
@@ -25,18 +27,15 @@ class Images(StrEnum):
 
 
 def convert_command(
-    source: Annotated[Path, typer.Argument(metavar="SRC", help="Scene to read; its format is recognised.")],
+    source: Annotated[Path, typer.Argument(metavar="SRC", help="Scene to read.")],
     destination: Annotated[Path, typer.Argument(metavar="DST", help="New or empty folder to write to.")],
     to: Annotated[Format, typer.Option("--to", help="Format to write.")],
     images: Annotated[
-        Images, typer.Option(help="Copy the photos, link to where they are, or leave them out.")
+        Images, typer.Option("--images", help="Copy the photos, link to where they are, or leave them out.")
     ] = Images.COPY,
-    focal: Annotated[
-        float | None, typer.Option(metavar="PX", help="Focal length in pixels, for photos that do not tell theirs.")
-    ] = None,
-    skip_bad_frames: Annotated[
-        bool, typer.Option("--skip-bad-frames", help="Leave bad frames out and name them, instead of stopping.")
-    ] = False,
+    format: FormatOption = None,
+    focal: FocalOption = None,
+    skip_bad_frames: SkipBadFramesOption = False,
 ) -> None:
     """Write a scene in another format; poses keep every digit."""
     from relograph.progress import TerminalProgress
@@ -47,6 +46,7 @@ def convert_command(
         destination,
         to=to.value,
         images=images.value,
+        format=format,
         focal_px=focal,
         skip_bad_frames=skip_bad_frames,
         progress=TerminalProgress(),

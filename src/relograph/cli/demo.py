@@ -8,7 +8,7 @@ import typer
 
 def demo_command(
     directory: Annotated[
-        Path, typer.Argument(metavar="[DIR]", help="Folder for what the demo makes; what is there is used again.")
+        Path, typer.Argument(metavar="DIR", help="Folder for what the demo makes; what is there is used again.")
     ] = Path("demo"),
 ) -> None:
     """Make a room, write it as a scene, check it and draw its cameras from above."""

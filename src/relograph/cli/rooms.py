@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from relograph.cli.options import DeviceOption, SeedOption
+
 app = typer.Typer(
     help="Make rooms: an endless supply of places whose poses and depths are exact.", no_args_is_help=True
 )
@@ -18,9 +20,6 @@ class Size(StrEnum):
     FULL = "full"
 
 
-Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same rooms.")]
-
-
 @app.command("create")
 def create_command(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="New folder for the rooms, one folder each.")],
@@ -28,11 +27,11 @@ def create_command(
     size: Annotated[
         Size, typer.Option(help="small: 100 frames a sequence at 320x240; full: 1,000 frames at 640x480.")
     ] = Size.SMALL,
-    seed: Seed = 0,
+    seed: SeedOption = 0,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes that render at the same time.", show_default="one a core")
     ] = None,
-    device: Annotated[str, typer.Option(help="Where to render, as torch writes it: cpu, cuda, cuda:1.")] = "cpu",
+    device: DeviceOption = "cpu",
     textures: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of photographs to use as textures besides our own.")
     ] = None,
@@ -59,7 +58,7 @@ def create_command(
 def preview_command(
     path: Annotated[Path, typer.Argument(metavar="FILE.png", help="Where to write the picture.")],
     rooms: Annotated[int, typer.Option(min=1, help="How many rooms to show.")] = 7,
-    seed: Seed = 0,
+    seed: SeedOption = 0,
 ) -> None:
     """Draw a contact sheet of rooms: a few views of each."""
     from relograph.progress import TerminalProgress
