@@ -1,5 +1,6 @@
 """One posed photo, and the files it is read from when somebody asks for its pixels."""
 
+import io
 import os
 import zipfile
 import zlib
@@ -8,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Literal, cast
+from typing import IO, Literal, cast
 
 import numpy as np
 from jaxtyping import Float32, UInt8
@@ -72,7 +73,7 @@ class FileSource:
         return self
 
     @contextmanager
-    def open(self) -> Iterator[BinaryIO]:
+    def open(self) -> Iterator[IO[bytes]]:
         """The file, opened for reading; seeking back in a member of a zip unpacks it again."""
         if self.member is None:
             with reading(self.path), self.path.open("rb") as file:
@@ -81,7 +82,7 @@ class FileSource:
         archive, info = _open_zip(self.path), self._zip_info()
         try:
             with archive.open(info) as file:
-                yield cast(BinaryIO, file)
+                yield file
         except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, OSError, ValueError) as error:
             # RuntimeError: the member is encrypted, or packed in a way that Python does not know.
             raise DatasetError(
@@ -99,7 +100,7 @@ class FileSource:
     def read_image_header(self) -> ImageHeader:
         """Size, orientation and focal length of the photo in this file, without decoding its pixels."""
         with self.open() as file:
-            return read_header(file, self.label)
+            return read_header(cast(io.BufferedIOBase, file), self.label)
 
     def _zip_info(self) -> zipfile.ZipInfo:
         info = _open_zip(self.path).NameToInfo.get(self.member or "")

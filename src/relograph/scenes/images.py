@@ -5,14 +5,14 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import IO, cast
 
 import numpy as np
 from jaxtyping import UInt8, UInt16
 from PIL import ExifTags, Image, ImageFile
 from PIL.TiffImagePlugin import IMAGELENGTH, IMAGEWIDTH, TiffImageFile
 
-from relograph.errors import DatasetError, RelographError
+from relograph.errors import DatasetError
 from relograph.geometry import Camera, Pose
 
 FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "PPM")
@@ -48,10 +48,9 @@ class ImageHeader:
         return size if self.orientation <= 4 else size[::-1]
 
 
-def read_header(file: BinaryIO, where: str) -> ImageHeader:
+def read_header(file: io.BufferedIOBase, where: str) -> ImageHeader:
     """Size, orientation and focal length of a photo, without decoding its pixels."""
-    with _decoding(where):
-        return _header(_open(file, where))
+    return _header(_open(file, where))
 
 
 def decode_image(data: bytes, where: str) -> UInt8[np.ndarray, "H W 3"]:
@@ -60,32 +59,28 @@ def decode_image(data: bytes, where: str) -> UInt8[np.ndarray, "H W 3"]:
     16-bit photos are scaled to 8 bits by their high byte, grey ones are repeated in three channels, CMYK is
     converted without a colour profile, and alpha is dropped: the colours under it stay as they are stored.
     """
+    image = _open(io.BytesIO(data), where)
+    # Pillow turns a TIFF upright by itself while it decodes it.
+    orientation = 1 if isinstance(image, TiffImageFile) else _header(image).orientation
+    if image.mode in _SIXTEEN_BIT_MODES:
+        high_byte = (_stored_uint16(image, where) >> 8).astype(np.uint8)
+        return _upright(np.repeat(high_byte[..., None], 3, axis=-1), orientation)
+    if image.mode == "F":
+        raise DatasetError(f"{where}: expected 8 or 16 bits a channel, found floats. Save the photo as PNG or JPEG.")
     with _decoding(where):
-        image = _open(io.BytesIO(data), where)
-        # Pillow turns a TIFF upright by itself while it decodes it.
-        orientation = 1 if isinstance(image, TiffImageFile) else _header(image).orientation
-        if image.mode in _SIXTEEN_BIT_MODES:
-            high_byte = (_stored_uint16(image, where) >> 8).astype(np.uint8)
-            pixels = np.repeat(high_byte[..., None], 3, axis=-1)
-        elif image.mode == "F":
-            raise DatasetError(
-                f"{where}: expected 8 or 16 bits a channel, found floats. Save the photo as PNG or JPEG."
-            )
-        else:
-            pixels = np.asarray(image.convert("RGB"))
-    return _upright(pixels, orientation)
+        rgb = image.convert("RGB")
+    return _upright(np.asarray(rgb), orientation)
 
 
 def decode_depth(data: bytes, where: str) -> UInt16[np.ndarray, "H W"]:
     """The stored whole numbers of a 16-bit depth map, as they are."""
-    with _decoding(where):
-        image = _open(io.BytesIO(data), where)
-        if image.mode not in _SIXTEEN_BIT_MODES:
-            raise DatasetError(
-                f"{where}: expected a depth map of 16-bit grey values, found an image of mode {image.mode}. "
-                "Export the depth as 16-bit PNG."
-            )
-        return _stored_uint16(image, where)
+    image = _open(io.BytesIO(data), where)
+    if image.mode not in _SIXTEEN_BIT_MODES:
+        raise DatasetError(
+            f"{where}: expected a depth map of 16-bit grey values, found an image of mode {image.mode}. "
+            "Export the depth as 16-bit PNG."
+        )
+    return _stored_uint16(image, where)
 
 
 def turn_upright(
@@ -156,16 +151,14 @@ def _decoding(where: str) -> Iterator[None]:
     """Turns what Pillow raises on a damaged file, which is nearly anything, into one clear line."""
     try:
         yield
-    except RelographError:
-        raise
     except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
         raise DatasetError(
-            f"{where}: expected a whole photo, found a damaged one ({str(error) or type(error).__name__}). "
-            "Restore it from the original data."
+            f"{where}: expected a whole photo, found a damaged one ({reason}). Restore it from the original data."
         ) from error
 
 
-def _open(file: BinaryIO, where: str) -> ImageFile.ImageFile:
+def _open(file: io.BufferedIOBase, where: str) -> ImageFile.ImageFile:
     """The photo with its header read and its size checked, before any pixel is decoded.
 
     `Image.open` warns above 89 megapixels and refuses above 179, by a global limit that is not ours to move, so the
@@ -178,8 +171,9 @@ def _open(file: BinaryIO, where: str) -> ImageFile.ImageFile:
     for name in FORMATS:
         factory, accepts = Image.OPEN[name]
         if accepts is None or accepts(prefix) is True:
-            file.seek(0)
-            image = factory(file, "")
+            with _decoding(where):
+                file.seek(0)
+                image = factory(cast(IO[bytes], file), "")
             break
     else:
         raise DatasetError(
@@ -232,6 +226,8 @@ def _upright(pixels: UInt8[np.ndarray, "H W 3"], orientation: int) -> UInt8[np.n
 
 
 def _stored_uint16(image: Image.Image, where: str) -> UInt16[np.ndarray, "H W"]:
+    with _decoding(where):
+        image.load()
     stored = np.asarray(image)
     if stored.min() < 0 or stored.max() > 65535:
         raise DatasetError(
