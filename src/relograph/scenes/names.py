@@ -153,7 +153,7 @@ def pose_from_matrix(rows: Sequence[Sequence[float]], where: str) -> Pose:
     """The pose in a 4x4 or 3x4 matrix, its rotation moved to the nearest exact one.
 
     A matrix printed with few digits is off by 1e-3 at most; what is further off, mirrored, not finite or has another
-    last row than 0 0 0 1 is an error.
+    last row than 0 0 0 1 is an error. One that is exact already stays as it is, bit for bit.
     """
     matrix = np.asarray(rows, dtype=np.float64)
     if matrix.shape not in ((3, 4), (4, 4)):
@@ -167,7 +167,9 @@ def pose_from_matrix(rows: Sequence[Sequence[float]], where: str) -> Pose:
             "Correct the file; a transposed matrix has its translation there."
         )
     pose = Pose.from_matrix(matrix[:3])
-    return Pose(nearest_rotation(check_rotation(pose.R, where)), pose.t)
+    check_rotation(pose.R, where)
+    is_exact = np.allclose(matrix[:3, :3].T @ matrix[:3, :3], np.eye(3), rtol=0, atol=1e-13)
+    return pose if is_exact else Pose(nearest_rotation(pose.R), pose.t)
 
 
 def pose_from_quat_wxyz(quat_wxyz: Sequence[float], translation: Sequence[float], where: str) -> Pose:
