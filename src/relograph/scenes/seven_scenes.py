@@ -36,13 +36,11 @@ from relograph.scenes.names import (
     safe_name,
 )
 from relograph.scenes.scene import Scene, SceneBuilder
-from relograph.scenes.writing import ImageMode, exact, place_image, writing_folder
+from relograph.scenes.writing import ImageMode, exact, place_depth, place_image, writing_folder
 
 FORMAT = "7scenes"
 
 SPLIT_FILES: dict[Literal["train", "test"], str] = {"train": "TrainSplit.txt", "test": "TestSplit.txt"}
-MAX_DEPTH_M = 65.534
-"""The largest depth that the 16 bits hold: 65535 already means unknown."""
 
 _SEQUENCE = re.compile(r"seq-(\d+)(\.zip)?")
 _FRAME_FILE = re.compile(r"(frame-\d+)\.(color\.png|color\.jpg|depth\.png|pose\.txt|camera\.txt)")
@@ -241,20 +239,19 @@ def _write_frame(frame: Frame, path: Path, images: ImageMode, own_camera: Camera
         place_image(frame, path, images)
     else:
         Image.fromarray(frame.read_image()).save(path)
-    if frame.depth is not None:
-        _write_depth(frame, frame.depth, path.parent / f"{stem}.depth.png", images)
+    depth_path = path.parent / f"{stem}.depth.png"
+    if frame.depth is not None and frame.depth == DepthSource(frame.depth.file) and frame.depth.file.suffix == ".png":
+        _place_stored_depth(frame.depth.file, depth_path, images)
+    else:
+        place_depth(frame, depth_path, images, metres_per_unit=0.001)
 
 
-def _write_depth(frame: Frame, depth: DepthSource, path: Path, images: ImageMode) -> None:
-    if depth == DepthSource(depth.file) and depth.file.suffix == ".png":
-        if images == "link" and depth.file.member is None:
-            path.symlink_to(depth.file.path.resolve())
-        else:
-            path.write_bytes(depth.file.read_bytes())
-        return
-    depth_m = frame.read_depth_m()
-    known = np.isfinite(depth_m) & (depth_m < MAX_DEPTH_M)
-    Image.fromarray(np.where(known, np.round(depth_m * 1000), 0).astype(np.uint16)).save(path)
+def _place_stored_depth(file: FileSource, path: Path, images: ImageMode) -> None:
+    """Millimetres already: there is nothing to decode and encode again."""
+    if images == "link" and file.member is None:
+        path.symlink_to(file.path.resolve())
+    else:
+        path.write_bytes(file.read_bytes())
 
 
 def _write_splits(folder: Path, split_by_sequence: dict[str, Literal["train", "test"] | None]) -> None:
