@@ -1,4 +1,4 @@
-"""What every writer of scenes shares: a folder that appears whole or not at all, photos, exact numbers."""
+"""What every writer of scenes shares: a folder that appears whole or not at all, its photos, exact numbers."""
 
 import os
 import shutil
@@ -9,15 +9,15 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Literal
 
+import numpy as np
 from PIL import Image
 
 from relograph.errors import DatasetError
-from relograph.scenes.frame import Frame
+from relograph.scenes.frame import FileSource, Frame
+from relograph.scenes.images import decode_depth
 
 ImageMode = Literal["copy", "link", "none"]
 """What becomes of the photos: copied, linked to where they are now, or left out."""
-
-_EXIF_ORIENTATION = 0x0112
 
 
 @contextmanager
@@ -69,13 +69,38 @@ def place_image(frame: Frame, path: Path, images: ImageMode) -> None:
     if images == "none":
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    data = frame.image.read_bytes()
-    if _is_stored_turned(data):
-        _write_upright(frame, data, path)
-    elif images == "link" and frame.image.member is None:
-        path.symlink_to(frame.image.path.resolve())
+    if frame.image.read_image_header().orientation == 1:
+        _place_file(frame.image, path, images)
+        return
+    with Image.open(BytesIO(frame.image.read_bytes())) as photo:
+        image_format = photo.format
+    Image.fromarray(frame.read_image()).save(path, format=image_format, quality=95)
+
+
+def depth_name(frame: Frame) -> str:
+    """The path that the frame's depth map gets in the folder of depth maps."""
+    return frame.name if frame.name.endswith(".png") else f"{frame.name}.png"
+
+
+def place_depth(frame: Frame, path: Path, images: ImageMode, metres_per_unit: float) -> None:
+    """Puts the depth map of `frame`, if it has one, at `path` as 16-bit PNG with 0 where the depth is unknown.
+
+    Depths that 16 bits do not hold (from 65535 units on) become unknown. A map that is stored like this already is
+    copied or linked as it is.
+    """
+    if images == "none" or frame.depth is None:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    source = frame.depth
+    depth_m = frame.read_depth_m()
+    in_units = np.round(depth_m / np.float32(metres_per_unit))
+    units = np.where(in_units < 65535, in_units, 0).astype(np.uint16)  # NaN compares false and becomes 0
+    if source.file.suffix == ".png" and np.array_equal(
+        units, decode_depth(source.file.read_bytes(), source.file.label)
+    ):
+        _place_file(source.file, path, images)
     else:
-        path.write_bytes(data)
+        Image.fromarray(units).save(path)
 
 
 def exact(values: Iterable[float]) -> str:
@@ -88,10 +113,17 @@ def exact(values: Iterable[float]) -> str:
     return " ".join(repr(float(value)) for value in values)
 
 
+def _place_file(source: FileSource, path: Path, images: ImageMode) -> None:
+    if images == "link" and source.member is None:
+        path.symlink_to(source.path.resolve())
+    else:
+        path.write_bytes(source.read_bytes())
+
+
 def _refuse_occupied(final: Path) -> None:
     if final.exists() and not final.is_dir():
         raise DatasetError(
-            f"{final}: expected a new or empty folder to write to, found a file. Choose another name, or remove the file."
+            f"{final}: expected a new or empty folder to write to, found a file. Choose another name, or remove it."
         )
     if final.is_dir() and any(final.iterdir()):
         raise DatasetError(
@@ -139,20 +171,3 @@ def _flush_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _is_stored_turned(data: bytes) -> bool:
-    try:
-        with Image.open(BytesIO(data)) as photo:
-            return photo.getexif().get(_EXIF_ORIENTATION, 1) not in (0, 1)
-    except Exception:
-        # Pillow raises nearly anything on a damaged file. Copying is no place to judge photos: the copy is as damaged.
-        return False
-
-
-def _write_upright(frame: Frame, data: bytes, path: Path) -> None:
-    with Image.open(BytesIO(data)) as photo:
-        exif = photo.getexif()
-        image_format = photo.format
-    exif[_EXIF_ORIENTATION] = 1  # the rest of the tags stays: the focal length is among them
-    Image.fromarray(frame.read_image()).save(path, format=image_format, exif=exif, quality=95)
