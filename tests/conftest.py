@@ -4,7 +4,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import settings
 from PIL import Image
+
+# Tests run side by side in processes; torch's threads inside them would only wait for each other.
+torch.set_num_threads(1)
+
+# The same examples on every run, so that a red test is red for everybody; `pytest --hypothesis-profile=explore` looks
+# for new ones.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("explore", max_examples=2000, deadline=None)
+settings.load_profile("repeatable")
 
 
 @pytest.fixture

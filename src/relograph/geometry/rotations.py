@@ -30,15 +30,21 @@ def quat_wxyz_to_xyzw(quat_wxyz: Float[Tensor, "*B 4"]) -> Float[Tensor, "*B 4"]
 
 
 def quat_in_upper_hemisphere(quat_wxyz: Float[Tensor, "*B 4"]) -> Float[Tensor, "*B 4"]:
-    """The one of `q` and `-q` with w > 0; on the equator (180 degrees) the one whose first non-zero part is positive.
+    """The one of `q` and `-q` with w > 0; at 180 degrees, where w is 0, the one whose first other part is positive.
+
+    Parts as small as rounding count as 0: otherwise noise in the last digit of w would decide between two logarithms
+    that are a whole turn apart.
 
     Example:
-        >>> quat_in_upper_hemisphere(torch.tensor([[-1.0, 0.0, 0.0, 0.0], [0.0, 0.0, -0.6, 0.8]]))
+        >>> quat_in_upper_hemisphere(torch.tensor([[-1.0, 0.0, 0.0, 0.0], [1e-9, 0.0, -0.6, 0.8]]))
         tensor([[ 1.0000, -0.0000, -0.0000, -0.0000],
-                [-0.0000, -0.0000,  0.6000, -0.8000]])
+                [ 0.0000, -0.0000,  0.6000, -0.8000]])
     """
-    first_nonzero = (quat_wxyz != 0).to(torch.uint8).argmax(dim=-1, keepdim=True)  # [*B, 1]
-    return torch.where(quat_wxyz.gather(-1, first_nonzero) < 0, -quat_wxyz, quat_wxyz)
+    size = quat_wxyz.abs()
+    significant = size > 4 * torch.finfo(quat_wxyz.dtype).eps * size.amax(dim=-1, keepdim=True)
+    first = significant.to(torch.uint8).argmax(dim=-1, keepdim=True)  # [*B, 1]
+    upper = torch.where(quat_wxyz.gather(-1, first) < 0, -quat_wxyz, quat_wxyz)
+    return torch.cat([upper[..., :1].clamp(min=0), upper[..., 1:]], dim=-1)
 
 
 def quat_conjugate(quat_wxyz: Float[Tensor, "*B 4"]) -> Float[Tensor, "*B 4"]:
