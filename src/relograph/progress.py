@@ -11,12 +11,13 @@ A function that works for more than a second takes `progress: Progress = SILENT`
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichDisplay
 
 
+@runtime_checkable  # the tests check every argument's type while they run
 class Progress(Protocol):
     """Where work reports to."""
 
