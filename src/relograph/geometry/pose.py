@@ -49,11 +49,7 @@ class Pose:
     """Translation, in metres."""
 
     def __post_init__(self) -> None:
-        if self.R.shape[-2:] != (3, 3) or self.t.shape[-1:] != (3,) or self.R.shape[:-2] != self.t.shape[:-1]:
-            raise GeometryError(
-                f"A pose is a rotation [..., 3, 3] and a translation [..., 3] of the same batch shape, found shapes "
-                f"{list(self.R.shape)} and {list(self.t.shape)}. Check the number and the order of the values."
-            )
+        _check_shapes(self.R, self.t)
 
     # Constructors
 
@@ -72,11 +68,11 @@ class Pose:
         Only shapes are checked: numbers from outside go through `check_rotation` first.
         """
         R, t = _on_one_device(R, t)
-        dtype = torch.promote_types(R.dtype, t.dtype)
-        # Shapes that do not fit are left for Pose to name in its message.
-        with suppress(RuntimeError):
+        with suppress(RuntimeError):  # shapes that do not broadcast are named below
             batch_shape = torch.broadcast_shapes(R.shape[:-2], t.shape[:-1])  # type: ignore[no-untyped-call]  # in torch
             R, t = R.expand(*batch_shape, *R.shape[-2:]), t.expand(*batch_shape, *t.shape[-1:])
+        _check_shapes(R, t)
+        dtype = torch.promote_types(R.dtype, t.dtype)
         return Pose(R.to(dtype), t.to(dtype))
 
     @staticmethod
@@ -93,30 +89,35 @@ class Pose:
     def from_quat_wxyz(quat_wxyz: Tensor | Nested, t: Tensor | Nested) -> "Pose":
         """Transforms from quaternions (w, x, y, z) of any length but zero, and translations."""
         quat_wxyz, t = _on_one_device(quat_wxyz, t)
+        _check_last_size(quat_wxyz, 4, "A quaternion")
         return Pose.from_rotation_and_translation(quat_wxyz_to_matrix(quat_wxyz), t)
 
     @staticmethod
     def from_quat_xyzw(quat_xyzw: Tensor | Nested, t: Tensor | Nested) -> "Pose":
         """Transforms from quaternions (x, y, z, w) of any length but zero, and translations."""
         quat_xyzw, t = _on_one_device(quat_xyzw, t)
+        _check_last_size(quat_xyzw, 4, "A quaternion")
         return Pose.from_quat_wxyz(quat_xyzw_to_wxyz(quat_xyzw), t)
 
     @staticmethod
     def from_axis_angle(axis_angle: Tensor | Nested, t: Tensor | Nested) -> "Pose":
         """Transforms from rotation vectors (axis times angle in radians) and translations."""
         axis_angle, t = _on_one_device(axis_angle, t)
+        _check_last_size(axis_angle, 3, "An axis-angle vector")
         return Pose.from_rotation_and_translation(axis_angle_to_matrix(axis_angle), t)
 
     @staticmethod
     def from_log_quat(log_q: Tensor | Nested, t: Tensor | Nested) -> "Pose":
         """Transforms from log quaternions (half the axis-angle vector) and translations."""
         log_q, t = _on_one_device(log_q, t)
+        _check_last_size(log_q, 3, "A log quaternion")
         return Pose.from_quat_wxyz(exp_quat(log_q), t)
 
     @staticmethod
     def from_6d(d6: Tensor | Nested, t: Tensor | Nested) -> "Pose":
         """Transforms from 6D rotations (two columns, made orthonormal) and translations."""
         d6, t = _on_one_device(d6, t)
+        _check_last_size(d6, 6, "A 6D rotation")
         return Pose.from_rotation_and_translation(rotation_6d_to_matrix(d6), t)
 
     @staticmethod
@@ -159,10 +160,7 @@ class Pose:
         """
         if not isinstance(points, Tensor):
             points = as_float_tensor(points).to(self.t)
-        if points.shape[-1:] != (3,):
-            raise GeometryError(
-                f"A pose moves points of shape [..., 3], found {list(points.shape)}. Put the coordinates last."
-            )
+        _check_last_size(points, 3, "A point")
         num_batch_dims = len(self.batch_shape)
         if points.ndim - 1 <= num_batch_dims:
             return (self.R @ points[..., None]).squeeze(-1) + self.t
@@ -293,3 +291,18 @@ def _on_one_device(a: Tensor | Nested, b: Tensor | Nested) -> tuple[Tensor, Tens
     """Both as tensors; an array or a list goes where the tensor beside it lives."""
     device = next((values.device for values in (a, b) if isinstance(values, Tensor)), None)
     return as_float_tensor(a, device), as_float_tensor(b, device)
+
+
+def _check_shapes(R: Tensor, t: Tensor) -> None:
+    if R.shape[-2:] != (3, 3) or t.shape[-1:] != (3,) or R.shape[:-2] != t.shape[:-1]:
+        raise GeometryError(
+            f"A pose is a rotation [..., 3, 3] and a translation [..., 3] of the same batch shape, found shapes "
+            f"{list(R.shape)} and {list(t.shape)}. Check the number and the order of the values."
+        )
+
+
+def _check_last_size(values: Tensor, size: int, what: str) -> None:
+    if values.shape[-1:] != (size,):
+        raise GeometryError(
+            f"{what} has {size} numbers, found an array of shape {list(values.shape)}. Put the {size} numbers last."
+        )
