@@ -9,7 +9,9 @@ from relograph.errors import ConfigError, DatasetError, GeometryError, MissingEx
 
 if TYPE_CHECKING:
     from relograph.geometry import Camera, Pose
-    from relograph.scenes import Frame, Scene, convert, open_scene
+    from relograph.scenes import Frame, Scene
+    from relograph.scenes.converting import convert
+    from relograph.scenes.opening import open_scene
 
     __version__: str
 
@@ -33,8 +35,8 @@ _MODULE_BY_NAME = {
     "Frame": "relograph.scenes",
     "Pose": "relograph.geometry",
     "Scene": "relograph.scenes",
-    "convert": "relograph.scenes",
-    "open_scene": "relograph.scenes",
+    "convert": "relograph.scenes.converting",
+    "open_scene": "relograph.scenes.opening",
 }
 
 

@@ -39,9 +39,9 @@ def convert_command(
 ) -> None:
     """Write a scene in another format; poses keep every digit."""
     from relograph.progress import TerminalProgress
-    from relograph.scenes import convert
+    from relograph.scenes.converting import convert
 
-    convert(
+    scene = convert(
         source,
         destination,
         to=to.value,
@@ -51,3 +51,6 @@ def convert_command(
         skip_bad_frames=skip_bad_frames,
         progress=TerminalProgress(),
     )
+    for warning in scene.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    typer.echo(f"{destination}: {len(scene)} frames, written as {to.value}.")

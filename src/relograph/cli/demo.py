@@ -14,7 +14,8 @@ def demo_command(
     """Make a room, write it as a scene, check it and draw its cameras from above."""
     from relograph.progress import TerminalProgress
     from relograph.rooms import create_seven_rooms, draw_scene_from_above
-    from relograph.scenes import check_scene, open_scene
+    from relograph.scenes.inspection import check_scene
+    from relograph.scenes.opening import open_scene
 
     progress = TerminalProgress()
     rooms = directory / "rooms"
