@@ -94,6 +94,12 @@ def is_file(path: Path) -> bool:
         return path.is_file()
 
 
+def is_folder(path: Path) -> bool:
+    """Whether `path` is a folder, with the same answer to missing rights as `is_file`."""
+    with reading(path):
+        return path.is_dir()
+
+
 def read_text(path: Path) -> str:
     """The text of a UTF-8 file, with line ends as \\n and without a byte order mark."""
     with reading(path):

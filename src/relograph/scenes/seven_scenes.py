@@ -29,6 +29,7 @@ from relograph.scenes.frame import DepthSource, FileSource, Frame, list_zip
 from relograph.scenes.names import (
     decode_text,
     is_file,
+    is_folder,
     list_folder,
     parse_floats,
     pose_from_matrix,
@@ -49,11 +50,17 @@ _SPLIT_LINE = re.compile(r"(?:sequence|seq)[ _-]*(\d+)", re.IGNORECASE)
 
 
 def recognise(root: Path) -> bool:
-    """Whether the folder is a scene of sequences seq-01, ..., or one such sequence."""
+    """Whether the folder has split files, sequences seq-01, ... with poses in them, or is one such sequence."""
     names = list_folder(root)
-    return any(
-        _SEQUENCE.fullmatch(name) or _FRAME_FILE.fullmatch(name) or name in SPLIT_FILES.values() for name in names
-    )
+    if any(_FRAME_FILE.fullmatch(name) or name in SPLIT_FILES.values() for name in names):
+        return True
+    sequences = [name for name in names if _SEQUENCE.fullmatch(name)]
+    # Photos alone in folders of these names may belong to any format.
+    return any(name.endswith(".zip") or _has_poses(root / name) for name in sequences)
+
+
+def _has_poses(folder: Path) -> bool:
+    return is_folder(folder) and any(name.endswith(".pose.txt") for name in list_folder(folder))
 
 
 def read(root: Path, *, skip_bad_frames: bool = False) -> Scene:
@@ -129,7 +136,7 @@ def _find_sequences(root: Path) -> list[_SequenceFiles]:
             continue
         if match[2]:
             files_by_sequence[name.removesuffix(".zip")] = _files_in_zip(root / name)
-        else:
+        elif is_folder(root / name):
             files_by_sequence[name] = {file: FileSource(root / name / file) for file in list_folder(root / name)}
     sequences = [_SequenceFiles(name, files) for name, files in files_by_sequence.items()]
     return sorted(sequences, key=lambda sequence: sequence.number)

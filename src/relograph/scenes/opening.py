@@ -1,0 +1,131 @@
+"""`open_scene`: one door for every format."""
+
+import difflib
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+
+from relograph.errors import ConfigError, DatasetError
+from relograph.geometry import Camera
+from relograph.scenes import cambridge, colmap, poses_csv, seven_scenes, transforms_json, tum
+from relograph.scenes.frame import Frame, list_zip
+from relograph.scenes.names import list_folder, reading
+from relograph.scenes.scene import Scene, SceneBuilder
+
+
+@dataclass(frozen=True)
+class _Format:
+    reader: ModuleType
+    looks_for: str
+    """What tells it from the others, for the message when nothing fits."""
+    files: tuple[str, ...]
+    """Files that stand for the folder they are in, when one is given as path."""
+
+
+FORMATS = {
+    "poses.csv": _Format(poses_csv, "poses.csv", ("poses.csv",)),
+    "7scenes": _Format(seven_scenes, "seq-01/ or seq-01.zip", ("TrainSplit.txt", "TestSplit.txt")),
+    "cambridge": _Format(cambridge, "dataset_train.txt or dataset_test.txt", ("dataset_train.txt", "dataset_test.txt")),
+    "transforms.json": _Format(
+        transforms_json,
+        "transforms.json",
+        ("transforms.json", "transforms_train.json", "transforms_val.json", "transforms_test.json"),
+    ),
+    "colmap": _Format(
+        colmap,
+        "cameras.bin or cameras.txt with images beside it, also under sparse/ or sparse/0/",
+        ("cameras.bin", "cameras.txt", "images.bin", "images.txt", "points3D.bin", "points3D.txt"),
+    ),
+    "tum": _Format(tum, "groundtruth.txt with rgb.txt", ("groundtruth.txt", "rgb.txt")),
+}
+"""The formats by name, in the order in which they are tried: where several fit, the first is taken.
+
+What somebody wrote by hand for this purpose comes first, what a tool leaves beside other things comes last.
+"""
+
+_ENDINGS_WITH_EXIF = (".jpg", ".jpeg", ".tif", ".tiff", ".webp")
+
+
+def open_scene(
+    path: Path | str, *, format: str | None = None, focal_px: float | None = None, skip_bad_frames: bool = False
+) -> Scene:
+    """The scene in a folder, in whatever format it is; photos are read later, when their pixels are asked for.
+
+    A file that is typical of a format (transforms.json, poses.csv, ...) stands for the folder it is in. Frames whose
+    data give no intrinsics take `focal_px`, in pixels of their photos, or else the focal length in the photo's EXIF,
+    or stay without. `skip_bad_frames` leaves frames out whose files are bad and names them in `Scene.warnings`.
+    """
+    if format is not None and format not in FORMATS:
+        nearest = difflib.get_close_matches(format, FORMATS, n=1, cutoff=0.4)
+        hint = f"Did you mean {nearest[0]!r}?" if nearest else "Leave it out to have it recognised."
+        raise ConfigError(f"format must be one of {', '.join(FORMATS)}, got {format!r}. {hint}")
+    if focal_px is not None and not (math.isfinite(focal_px) and focal_px > 0):
+        raise ConfigError(f"focal_px must be a positive number of pixels, got {focal_px}. Leave it out if unknown.")
+    root = Path(path)
+    with reading(root):
+        is_file, exists = root.is_file(), root.exists()
+    if not exists:
+        raise DatasetError(f"{root}: expected a scene, found nothing there. Check the path.")
+    if is_file:
+        root, format = _folder_of_file(root, format)
+    names = [format] if format is not None else _recognise(root)
+    scene: Scene = FORMATS[names[0]].reader.read(root, skip_bad_frames=skip_bad_frames)
+    if len(names) > 1:
+        also = (
+            f"It was read as {names[0]}, and looks like {' and '.join(names[1:])} too; choose with format= (--format)."
+        )
+        scene = replace(scene, warnings=(*scene.warnings, also))
+    return _with_cameras(scene, focal_px, skip_bad_frames)
+
+
+def _folder_of_file(path: Path, format: str | None) -> tuple[Path, str]:
+    """The folder that a file stands for, and its format."""
+    for name, known in FORMATS.items():
+        if path.name in known.files and format in (None, name):
+            return path.parent, name
+    if path.suffix.lower() == ".zip":
+        outer = any(member.lower().endswith(".zip") for member in list_zip(path))
+        advice = (
+            f"It holds the sequences' zip files: extract {path.name} and open the folder; those inside may stay packed."
+            if outer
+            else "Open the folder that it is in."
+        )
+        raise DatasetError(f"{path}: expected a scene's folder, found a zip file. {advice}")
+    known_files = ", ".join(name for known in FORMATS.values() for name in known.files)
+    as_format = f" of the format {format}" if format else ""
+    raise DatasetError(
+        f"{path}: expected a scene's folder or one of its files{as_format}, found another file. "
+        f"Open its folder; files that are known: {known_files}."
+    )
+
+
+def _recognise(root: Path) -> list[str]:
+    """The formats that fit, one at least."""
+    names = [name for name, known in FORMATS.items() if known.reader.recognise(root)]
+    if not names:
+        looked_for = "; ".join(f"{known.looks_for} ({name})" for name, known in FORMATS.items())
+        zips = [name for name in list_folder(root) if name.lower().endswith(".zip")]
+        advice = f"Extract {zips[0]} first." if zips else "Open the folder that has one of these."
+        raise DatasetError(f"{root}: expected a scene, found none of: {looked_for}. {advice}")
+    return names
+
+
+def _with_cameras(scene: Scene, focal_px: float | None, skip_bad_frames: bool) -> Scene:
+    """The scene with a camera for each frame that had none, as far as `focal_px` or EXIF gives one."""
+    if all(frame.camera is not None for frame in scene):
+        return scene
+    builder = SceneBuilder(scene.format, scene.root, skip_bad_frames, warnings=list(scene.warnings))
+    for frame in scene:
+        with builder.frame():
+            builder.add(_with_camera(frame, focal_px))
+    return builder.build()
+
+
+def _with_camera(frame: Frame, focal_px: float | None) -> Frame:
+    # A PNG as good as never tells a focal length, and a scene may have tens of thousands of them.
+    if frame.camera is not None or (focal_px is None and frame.image.suffix not in _ENDINGS_WITH_EXIF):
+        return frame
+    header = frame.image.read_image_header()
+    focal_px = focal_px or header.focal_px
+    return frame if focal_px is None else replace(frame, camera=Camera.from_focal(*header.upright_size_wh, focal_px))
