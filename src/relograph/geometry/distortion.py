@@ -56,9 +56,11 @@ def undistort_opencv(distorted: Float[Tensor, "*B 2"], coefficients: Sequence[fl
     with torch.no_grad():
         xy = distorted
         for _ in range(NEWTON_STEPS):
-            xy = _newton_step_opencv(xy, distorted, coefficients)
+            before, xy = xy, _newton_step_opencv(xy, distorted, coefficients)
             radius = torch.linalg.vector_norm(xy, dim=-1, keepdim=True)
             xy = torch.where(radius < edge, xy, xy * (0.999 * edge / radius))
+            if _is_settled(before, xy):
+                break
     return _newton_step_opencv(xy, distorted, coefficients)
 
 
@@ -84,7 +86,9 @@ def undistort_fisheye(distorted: Float[Tensor, "*B 2"], coefficients: Sequence[f
     with torch.no_grad():
         theta = radius.clamp(max=0.999 * edge)
         for _ in range(NEWTON_STEPS):
-            theta = _newton_step_fisheye(theta, radius, coefficients).clamp(0.0, 0.999999 * edge)
+            before, theta = theta, _newton_step_fisheye(theta, radius, coefficients).clamp(0.0, 0.999999 * edge)
+            if _is_settled(before, theta):
+                break
     theta = _newton_step_fisheye(theta, radius, coefficients)
     return distorted * torch.where(small, 1 + (1 / 3 - coefficients[0]) * radius_sq, theta.tan() / radius)
 
@@ -96,6 +100,11 @@ def _polynomial(radial: Sequence[float], s: Tensor) -> tuple[Tensor, Tensor]:
         derivative = derivative * s + value
         value = value * s + coefficient
     return value, derivative
+
+
+def _is_settled(before: Tensor, after: Tensor) -> bool:
+    """Whether the next Newton step, which squares what is left of the error, has nothing left to do."""
+    return bool(((after - before).abs() < torch.finfo(after.dtype).eps ** 0.5).all())
 
 
 def _newton_step_opencv(
