@@ -20,7 +20,7 @@ def test_info_tells_frames_extent_sequences_and_warnings(seven_scenes_folder: Pa
         "  photos     32x24",
         "  extent     x 0.00 to 2.00 m, y 0.00 to 0.00 m, z 0.00 to 0.00 m; 1.00 m walked",
         "  sequence   seq-01: 2 frames, train, 1.00 m",
-        "  sequence   seq-02: 1 frames, test, 0.00 m",
+        "  sequence   seq-02: 1 frame, test, 0.00 m",
         "  warning    No frame has intrinsics; give the focal length in pixels with focal_px= (--focal).",
     ]
 
@@ -40,7 +40,7 @@ def test_info_reads_a_scene_as_the_format_that_is_asked_for(seven_scenes_folder:
 def test_check_says_that_a_good_scene_is_good(seven_scenes_folder: Path):
     done = invoke("check", seven_scenes_folder)
     assert done.exit_code == 0
-    assert done.stdout == f"{seven_scenes_folder}: all 3 frames are good.\n"
+    assert done.stdout == f"{seven_scenes_folder}: 3 frames, nothing wrong.\n"
 
 
 def test_check_names_every_bad_file_and_exits_with_1(seven_scenes_folder: Path):
@@ -52,7 +52,7 @@ def test_check_names_every_bad_file_and_exits_with_1(seven_scenes_folder: Path):
     assert "seq-02/frame-000000.pose.txt" in done.stdout
     last = done.stderr.splitlines()[-1]
     assert last.startswith(f"error: {seven_scenes_folder}: expected every pose")
-    assert "found 2 that are not" in last
+    assert "found 2 problems" in last
 
 
 def test_a_bad_pose_stops_info_unless_bad_frames_are_skipped(seven_scenes_folder: Path):

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from relograph.cli.options import FocalOption, FormatOption, SkipBadFramesOption
+from relograph.cli.printing import counted, printable
 
 
 class Format(StrEnum):
@@ -52,5 +53,5 @@ def convert_command(
         progress=TerminalProgress(),
     )
     for warning in scene.warnings:
-        typer.echo(f"warning: {warning}", err=True)
-    typer.echo(f"{destination}: {len(scene)} frames, written as {to.value}.")
+        typer.echo(printable(f"warning: {warning}"), err=True)
+    typer.echo(printable(f"{destination}: {counted(len(scene), 'frame')}, written as {to.value}."))

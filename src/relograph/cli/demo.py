@@ -12,6 +12,8 @@ def demo_command(
     ] = Path("demo"),
 ) -> None:
     """Make a room, write it as a scene, check it and draw its cameras from above."""
+    from relograph.cli.printing import counted
+    from relograph.errors import DatasetError
     from relograph.progress import TerminalProgress
     from relograph.rooms import create_seven_rooms, draw_scene_from_above
     from relograph.scenes.inspection import check_scene
@@ -22,7 +24,11 @@ def demo_command(
     if not rooms.exists():
         create_seven_rooms(rooms, num_rooms=1, progress=progress)
     scene = open_scene(next(folder for folder in sorted(rooms.iterdir()) if folder.is_dir()))
-    check_scene(scene, progress=progress)
+    if problems := check_scene(scene, progress=progress):
+        raise DatasetError(
+            f"{scene.root}: expected the room as the demo made it, found {counted(len(problems), 'problem')}, first: "
+            f"{problems[0].message} Remove {rooms} and run the demo again."
+        )
     picture = directory / "cameras_from_above.png"
     draw_scene_from_above(scene, picture)
-    typer.echo(f"scene    {scene.root} ({len(scene)} photos)\npicture  {picture}")
+    typer.echo(f"scene    {scene.root} ({counted(len(scene), 'photo')})\npicture  {picture}")

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import typer
 
+from relograph.cli.printing import printable
 from relograph.errors import RelographError
 
 _ADVICE_BY_ERRNO = {
@@ -42,17 +43,17 @@ def failures_as_one_line(*, keep_traceback: bool = False) -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
-        _say("interrupted")
+        typer.echo("interrupted", err=True)
         raise typer.Exit(130) from None
     except RelographError as error:
         if keep_traceback:
             raise
-        _say(f"error: {error}")
+        typer.echo(printable(f"error: {error}"), err=True)
         raise typer.Exit(1) from None
     except OSError as error:
         if keep_traceback or error.errno not in _ADVICE_BY_ERRNO:
             raise
-        _say(f"error: {describe_os_error(error)}")
+        typer.echo(printable(f"error: {describe_os_error(error)}"), err=True)
         raise typer.Exit(1) from None
 
 
@@ -69,9 +70,3 @@ def describe_os_error(error: OSError) -> str:
     return (
         f"{where}{error.strerror} ({errno.errorcode.get(number, number)}). {_ADVICE_BY_ERRNO.get(number, '')}".rstrip()
     )
-
-
-def _say(message: str) -> None:
-    """Prints to stderr on one line: a line break or an escape sequence in a file's name is shown, not obeyed."""
-    line = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in message)
-    typer.echo(line, err=True)

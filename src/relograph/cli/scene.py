@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from relograph.cli.options import FocalOption, FormatOption, SceneArgument, SkipBadFramesOption
+from relograph.cli.printing import counted, printable
 
 if TYPE_CHECKING:
     from relograph.geometry import Camera
@@ -29,7 +30,7 @@ def info_command(
 
     scene = open_scene(path, format=format, focal_px=focal, skip_bad_frames=skip_bad_frames)
     for line in _describe(scene_info(scene)):
-        typer.echo(line)
+        typer.echo(printable(line))
 
 
 @app.command("check")
@@ -45,31 +46,33 @@ def check_command(path: SceneArgument, format: FormatOption = None, focal: Focal
     problems = [problem.message for problem in check_scene(scene, progress=TerminalProgress())]
     left_out = [warning for warning in scene.warnings if warning.startswith("Left out: ")]
     for line in (*scene.warnings, *problems):
-        typer.echo(line)
+        typer.echo(printable(line))
     if left_out or problems:
         raise DatasetError(
-            f"{path}: expected every pose, photo and depth map to be good, found {len(left_out) + len(problems)} that "
-            f"{'is' if len(left_out) + len(problems) == 1 else 'are'} not. Mend what is listed above."
+            f"{path}: expected every pose, photo and depth map to be good, "
+            f"found {counted(len(left_out) + len(problems), 'problem')}. Mend what is listed above."
         )
-    typer.echo(f"{path}: all {len(scene)} frames are good.")
+    typer.echo(printable(f"{path}: {counted(len(scene), 'frame')}, nothing wrong."))
 
 
 def _describe(info: "SceneInfo") -> list[str]:
-    splits = f": {info.num_train} train, {info.num_test} test" if info.num_train or info.num_test else ""
+    splits = f": {info.num_train:,} train, {info.num_test:,} test" if info.num_train or info.num_test else ""
     lines = [
         f"{info.name} ({info.format}) in {info.root}",
-        f"  frames     {info.num_frames}{splits}; {info.num_frames_with_depth} with depth",
+        f"  frames     {info.num_frames:,}{splits}; {info.num_frames_with_depth:,} with depth",
         f"  photos     {', '.join(f'{width}x{height}' for width, height in info.image_sizes_wh)}",
         f"  extent     {_extent(info)}; {info.path_length_m:.2f} m walked",
     ]
     for camera, num_frames in islice(info.num_frames_by_camera.items(), _CAMERAS_SHOWN):
-        lines.append(f"  camera     {_camera(camera)}; {num_frames} frames")
+        lines.append(f"  camera     {_camera(camera)}; {counted(num_frames, 'frame')}")
     if (num_more := len(info.num_frames_by_camera) - _CAMERAS_SHOWN) > 0:
         lines.append(f"  camera     and {num_more} more")
     for sequence in info.sequences:
         split = f", {sequence.split}" if sequence.split else ""
         name = sequence.name if sequence.name is not None else "(none)"
-        lines.append(f"  sequence   {name}: {sequence.num_frames} frames{split}, {sequence.path_length_m:.2f} m")
+        lines.append(
+            f"  sequence   {name}: {counted(sequence.num_frames, 'frame')}{split}, {sequence.path_length_m:.2f} m"
+        )
     return [*lines, *(f"  warning    {warning}" for warning in info.warnings)]
 
 
