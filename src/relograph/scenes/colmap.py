@@ -11,10 +11,11 @@ no EXIF orientation: poses and intrinsics are those of the photo as it is stored
 """
 
 import mmap
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -62,18 +63,18 @@ def read(root: Path, *, skip_bad_frames: bool = False) -> Scene:
     builder = SceneBuilder(FORMAT, root, skip_bad_frames)
     if (model.folder.parent / "1").is_dir() and model.folder.name == "0":
         builder.warnings.append(f"{model.folder.parent} holds several models; only {model.folder.name} was read.")
-    entries = _read_entries(model, builder)
+    entries = _read_entries(model, _read_camera_ids(pycolmap, model), builder)
     if not entries:
         return builder.build()
     photos = _find_photos(root, model.folder, [entry.name for entry in entries])
-    reconstruction = _load(pycolmap, model, entries)
+    placed_by_id = _interpret(pycolmap, model, entries)
     for entry in sorted(entries, key=lambda entry: entry.image_id):
+        placed = placed_by_id.get(entry.image_id)
+        if placed is None:
+            builder.warnings.append(f"{entry.where}: {entry.name!r} has no pose and was left out.")
+            continue
         with builder.frame():
-            image = reconstruction.image(entry.image_id)
-            if image.has_pose:
-                builder.add(_frame(entry, image, reconstruction.camera(image.camera_id), photos))
-            else:
-                builder.warnings.append(f"{entry.where}: {entry.name!r} has no pose and was left out.")
+            builder.add(_frame(entry, placed, photos))
     read_split_files(photos.parent if photos.name == "images" else photos, builder)
     return builder.build()
 
@@ -172,52 +173,83 @@ class _ImageEntry:
     name: str
 
 
-def _frame(entry: _ImageEntry, image: Any, camera: Any, photos: Path) -> Frame:
-    rigid = image.cam_from_world()
-    x, y, z, w = rigid.rotation.quat.tolist()
-    T_cam_world = pose_from_quat_wxyz((w, x, y, z), rigid.translation.tolist(), entry.where)
-    source = FileSource(photos / entry.name).require()
-    stored_camera = camera_from_colmap(
-        camera.model_name, camera.width, camera.height, camera.params.tolist(), entry.where
-    )
-    T_world_cam, upright_camera, _ = describe_upright(
-        T_cam_world.inverse(), stored_camera, source.read_image_header(), f"{entry.where} ({entry.name})"
-    )
-    return Frame(entry.name, T_world_cam, source, camera=upright_camera, sequence=sequence_of(entry.name))
+@dataclass(frozen=True)
+class _Placed:
+    """What pycolmap makes of an image: its pose in the world, through its rig if it has one, and its camera."""
+
+    quat_wxyz: tuple[float, ...]
+    translation: tuple[float, ...]
+    camera_model: str
+    width: int
+    height: int
+    camera_params: list[float]
 
 
-def _load(pycolmap: Any, model: _Model, entries: Sequence[_ImageEntry]) -> Any:
-    """The model as pycolmap understands it, without points; the names of its images are their ids.
+def _frame(entry: _ImageEntry, placed: _Placed, photos: Path) -> Frame:
+    where = f"{entry.where} ({entry.name})"
+    T_cam_world = pose_from_quat_wxyz(placed.quat_wxyz, placed.translation, where)
+    stored_camera = camera_from_colmap(placed.camera_model, placed.width, placed.height, placed.camera_params, where)
+    image = FileSource(photos / entry.name).require()
+    header = image.read_image_header()
+    T_world_cam, camera, _ = describe_upright(T_cam_world.inverse(), stored_camera, header, where)
+    return Frame(entry.name, T_world_cam, image, camera=camera, sequence=sequence_of(entry.name))
+
+
+def _interpret(pycolmap: Any, model: _Model, entries: Sequence[_ImageEntry]) -> dict[int, _Placed]:
+    """What pycolmap makes of the images that have a pose, by their ids.
 
     pycolmap believes what a file says about itself: it reads on past the end of a cut binary file, and asks for as
     much memory as a damaged count tells it to. So it gets a copy whose lengths are checked. Points are not in it: we
     have no use for them, and in a large model they are gigabytes.
     """
     with TemporaryDirectory(prefix="relograph-colmap-") as scratch:
-        copy = _Model(Path(scratch), model.ending)
-        has_rigs = is_file(model.file("rigs")) and is_file(model.file("frames"))
-        for stem in ("cameras", "rigs", "frames") if has_rigs else ("cameras",):
-            if model.ending == ".bin":
-                with _opened(model.file(stem)) as file:
-                    _BINARY_CHECKS[stem](file, pycolmap)
-                    copy.file(stem).write_bytes(file.data[:])
-            else:
-                text = read_text(model.file(stem))
-                if stem == "cameras":
-                    _check_cameras_text(text, str(model.file(stem)))
-                copy.file(stem).write_text(text, encoding="utf-8")
-        _write_entries(copy, entries)
-        level = pycolmap.logging.minloglevel
+        _write_checked_copy(model, entries, _Model(Path(scratch), model.ending))
+        log_level = pycolmap.logging.minloglevel
         try:
             pycolmap.logging.minloglevel = pycolmap.logging.Level.FATAL  # what goes wrong is in the exception, too
-            return pycolmap.Reconstruction(scratch)
+            reconstruction = pycolmap.Reconstruction(scratch)
+            placed = ((image_id, _place(image)) for image_id, image in reconstruction.images.items())
+            return {image_id: place for image_id, place in placed if place is not None}
         except Exception as error:  # whatever its C++ threw
-            reason = " ".join(str(error).split())[:200]
+            reason = re.sub(r"^\[.*?\] ", "", " ".join(str(error).split())).rstrip(".")[:200]
             raise DatasetError(
                 f"{model.folder}: expected a whole COLMAP model, pycolmap refused it: {reason}. Export the model again."
             ) from error
         finally:
-            pycolmap.logging.minloglevel = level
+            pycolmap.logging.minloglevel = log_level
+
+
+def _place(image: Any) -> _Placed | None:
+    """The image's pose and camera; None where it was never registered, or where its place in its rig is unknown."""
+    try:
+        cam_from_world = image.cam_from_world() if image.has_pose else None
+    except RuntimeError:
+        cam_from_world = None
+    if cam_from_world is None:
+        return None
+    x, y, z, w = cam_from_world.rotation.quat.tolist()
+    camera = image.camera
+    return _Placed(
+        quat_wxyz=(w, x, y, z),
+        translation=tuple(cam_from_world.translation.tolist()),
+        camera_model=camera.model_name,
+        width=camera.width,
+        height=camera.height,
+        camera_params=camera.params.tolist(),
+    )
+
+
+def _write_checked_copy(model: _Model, entries: Sequence[_ImageEntry], copy: _Model) -> None:
+    has_rigs = is_file(model.file("rigs")) and is_file(model.file("frames"))
+    for stem in ("cameras", "rigs", "frames") if has_rigs else ("cameras",):
+        if model.ending == ".txt":
+            copy.file(stem).write_text(read_text(model.file(stem)), encoding="utf-8")
+            continue
+        with _opened(model.file(stem)) as file:
+            if stem != "cameras":  # which were checked when their ids were read
+                (_check_rigs if stem == "rigs" else _check_frames)(file)
+            copy.file(stem).write_bytes(file.data[:])
+    _write_entries(copy, entries)
 
 
 def _import_pycolmap() -> Any:
@@ -247,27 +279,67 @@ def _write_entries(copy: _Model, entries: Sequence[_ImageEntry]) -> None:
         copy.file("points3D").touch()
 
 
-def _read_entries(model: _Model, builder: SceneBuilder) -> list[_ImageEntry]:
+def _read_camera_ids(pycolmap: Any, model: _Model) -> set[int]:
+    path = model.file("cameras")
+    if model.ending == ".bin":
+        with _opened(path) as file:
+            return _check_cameras(file, pycolmap)
+    num_params = _num_params_by_model(pycolmap)
+    ids = set()
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        tokens = line.split()
+        if not tokens or tokens[0].startswith("#"):
+            continue
+        where = f"{path} line {number}"
+        if len(tokens) < 4 or len(tokens) - 4 != num_params.get(tokens[1]):
+            raise DatasetError(
+                f"{where}: expected CAMERA_ID MODEL WIDTH HEIGHT and the parameters of one of COLMAP's models, found "
+                f"{line[:80]!r}. Correct the line, or export the model again."
+            )
+        camera_id, _, _ = (parse_int(token, where) for token in (tokens[0], *tokens[2:4]))
+        for token in tokens[4:]:
+            parse_float(token, where)
+        ids.add(camera_id)
+    return ids
+
+
+def _num_params_by_model(pycolmap: Any) -> dict[int | str, int]:
+    """How many parameters COLMAP's camera models have, by their numbers and by their names."""
+    num_params: dict[int | str, int] = {}
+    for name, model in pycolmap.CameraModelId.__members__.items():
+        if name != "INVALID":
+            num_params[name] = num_params[int(model)] = len(pycolmap.Camera.create(1, model, 1.0, 1, 1).params)
+    return num_params
+
+
+def _read_entries(model: _Model, camera_ids: set[int], builder: SceneBuilder) -> list[_ImageEntry]:
     """The images that the model lists, their names and poses checked, their points passed over."""
     path = model.file("images")
     entries: list[_ImageEntry] = []
-    if model.ending == ".txt":
-        lines = enumerate(read_text(path).split("\n"), start=1)
-        for number, line in lines:
-            if line.strip() and not line.lstrip().startswith("#"):
-                next(lines, None)  # the image's points
+    if model.ending == ".bin":
+        with _opened(path) as file:
+            for _ in range(file.take_count(smallest_item=73)):
+                image_id, *pose, camera_id = file.take("<I7dI")
+                # What is not UTF-8 is carried on as surrogates, for safe_name to complain about.
+                name = file.take_name().decode("utf-8", errors="surrogateescape")
+                file.skip(24 * file.take_count(smallest_item=24))  # x, y and the point's id, 8 bytes each
                 with builder.frame():
-                    entries.append(_entry_in_line(line, f"{path} line {number}"))
+                    entry = _ImageEntry(f"{path} image {image_id}", image_id, *_halves(pose), camera_id, name)
+                    entries.append(_checked(entry, camera_ids))
+            file.expect_end()
         return entries
-    with _opened(path) as file:
-        for _ in range(file.take_count(smallest_item=73)):
-            image_id, *pose, camera_id = file.take("<I7dI")
-            # What is not UTF-8 is carried on as surrogates, for safe_name to complain about.
-            name = file.take_name().decode("utf-8", errors="surrogateescape")
-            file.skip(24 * file.take_count(smallest_item=24))  # x, y and the point's id, 8 bytes each
+    text = read_text(path)
+    lines = enumerate(text.split("\n"), start=1)
+    num_listed = 0
+    for number, line in lines:
+        if line.strip() and not line.lstrip().startswith("#"):
+            num_listed += 1
+            next(lines, None)  # the image's points
             with builder.frame():
-                entries.append(_checked_entry(f"{path} image {image_id}", image_id, pose, camera_id, name))
-        file.expect_end()
+                entries.append(_checked(_entry_in_line(line, f"{path} line {number}"), camera_ids))
+    announced = re.search(r"^# Number of images: ([0-9]{1,18})\b", text, re.MULTILINE)
+    if announced is not None and int(announced[1]) != num_listed:
+        builder.warnings.append(f"{path} announces {announced[1]} images and lists {num_listed}: it may have been cut.")
     return entries
 
 
@@ -279,28 +351,23 @@ def _entry_in_line(line: str, where: str) -> _ImageEntry:
             "Correct the line; a name may have no spaces, and the line after it belongs to the image's points."
         )
     pose = [parse_float(token, where) for token in tokens[1:8]]
-    return _checked_entry(where, parse_int(tokens[0], where), pose, parse_int(tokens[8], where), tokens[9])
+    return _ImageEntry(where, parse_int(tokens[0], where), *_halves(pose), parse_int(tokens[8], where), tokens[9])
 
 
-def _checked_entry(where: str, image_id: int, pose: Sequence[float], camera_id: int, name: str) -> _ImageEntry:
-    name = safe_name(name, where)
-    pose_from_quat_wxyz(pose[:4], pose[4:], f"{where} ({name})")
-    return _ImageEntry(where, image_id, tuple(pose[:4]), tuple(pose[4:]), camera_id, name)
+def _halves(pose: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Quaternion and translation."""
+    return tuple(pose[:4]), tuple(pose[4:])
 
 
-def _check_cameras_text(text: str, where: str) -> None:
-    for number, line in enumerate(text.split("\n"), start=1):
-        tokens = line.split()
-        if tokens and not tokens[0].startswith("#"):
-            here = f"{where} line {number}"
-            if len(tokens) < 4:
-                raise DatasetError(
-                    f"{here}: expected CAMERA_ID MODEL WIDTH HEIGHT PARAMS, found {len(tokens)} values. Correct it."
-                )
-            for token in (tokens[0], *tokens[2:4]):
-                parse_int(token, here)
-            for token in tokens[4:]:
-                parse_float(token, here)
+def _checked(entry: _ImageEntry, camera_ids: set[int]) -> _ImageEntry:
+    name = safe_name(entry.name, entry.where)
+    pose_from_quat_wxyz(entry.quat_wxyz, entry.translation, f"{entry.where} ({name})")
+    if entry.camera_id not in camera_ids:
+        raise DatasetError(
+            f"{entry.where} ({name}): expected the id of a camera in the cameras file, found {entry.camera_id}. "
+            "Export the model again."
+        )
+    return replace(entry, name=name)
 
 
 # Binary files: what pycolmap does not check
@@ -358,12 +425,10 @@ def _opened(path: Path) -> Iterator[_BinaryFile]:
             yield _BinaryFile(path, data)
 
 
-def _check_cameras(file: _BinaryFile, pycolmap: Any) -> None:
-    num_params = {
-        int(model): len(pycolmap.Camera.create(1, model, 1.0, 1, 1).params)
-        for model in pycolmap.CameraModelId.__members__.values()
-        if model != pycolmap.CameraModelId.INVALID
-    }
+def _check_cameras(file: _BinaryFile, pycolmap: Any) -> set[int]:
+    """The ids of the cameras in a whole cameras.bin."""
+    num_params = _num_params_by_model(pycolmap)
+    ids = set()
     for _ in range(file.take_count(smallest_item=24)):
         camera_id, model, _, _ = file.take("<IiQQ")
         if model not in num_params:
@@ -372,10 +437,12 @@ def _check_cameras(file: _BinaryFile, pycolmap: Any) -> None:
                 "Copy or export the model again, or install a newer pycolmap."
             )
         file.skip(8 * num_params[model])
+        ids.add(camera_id)
     file.expect_end()
+    return ids
 
 
-def _check_rigs(file: _BinaryFile, pycolmap: Any) -> None:
+def _check_rigs(file: _BinaryFile) -> None:
     for _ in range(file.take_count(smallest_item=8)):
         file.take("<I")  # the rig's id
         num_sensors = file.take_count(smallest_item=8, layout="<I")
@@ -387,11 +454,8 @@ def _check_rigs(file: _BinaryFile, pycolmap: Any) -> None:
     file.expect_end()
 
 
-def _check_frames(file: _BinaryFile, pycolmap: Any) -> None:
+def _check_frames(file: _BinaryFile) -> None:
     for _ in range(file.take_count(smallest_item=68)):
         file.take("<II7d")  # frame, rig, pose of the rig
         file.skip(16 * file.take_count(smallest_item=16, layout="<I"))  # kind of the sensor, its id, the image's id
     file.expect_end()
-
-
-_BINARY_CHECKS = {"cameras": _check_cameras, "rigs": _check_rigs, "frames": _check_frames}
