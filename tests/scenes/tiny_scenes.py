@@ -117,6 +117,17 @@ def write_poses_csv(root: Path) -> None:
     (root / "poses.csv").write_text("\n".join(lines) + "\n")
 
 
+def write_poses_csv_with_matrices(root: Path) -> None:
+    write_photos(root / "photos")
+    columns = [f"m{row}{column}" for row in range(4) for column in range(4)]
+    lines = ["# camera axes: opencv", "# direction: camera_from_world", "# photos: photos"]
+    lines.append(",".join(["name", *columns, "split"]))
+    for frame in FRAMES:
+        values = np.linalg.inv(frame.matrix).ravel()
+        lines.append(",".join([frame.name, *(repr(float(value)) for value in values), frame.split]))
+    (root / "poses.csv").write_text("\n".join(lines) + "\n")
+
+
 def _write_splits(root: Path) -> None:
     for split in ("train", "test"):
         (root / f"{split}.txt").write_text("".join(f"{frame.name}\n" for frame in FRAMES if frame.split == split))
@@ -188,6 +199,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "7scenes zipped": write_zipped_seven_scenes,
     "cambridge": write_cambridge,
     "poses.csv": write_poses_csv,
+    "poses.csv matrices": write_poses_csv_with_matrices,
     "colmap text": write_colmap_text,
     "colmap binary": write_colmap_binary,
     "tum": write_tum,
