@@ -308,7 +308,8 @@ def _num_params_by_model(pycolmap: Any) -> dict[int | str, int]:
     num_params: dict[int | str, int] = {}
     for name, model in pycolmap.CameraModelId.__members__.items():
         if name != "INVALID":
-            num_params[name] = num_params[int(model)] = len(pycolmap.Camera.create(1, model, 1.0, 1, 1).params)
+            listed = pycolmap.Camera(model=name, width=1, height=1).params_info  # "fx, fy, cx, cy"
+            num_params[name] = num_params[int(model)] = len(listed.split(","))
     return num_params
 
 
