@@ -260,6 +260,17 @@ def test_pose_that_is_not_finite(tiny_scene, format, value, index):
 
 
 @pytest.mark.parametrize("format", WRITERS)
+def test_camera_beyond_the_moon(tiny_scene, format):
+    """A finite number whose square is not."""
+    root = tiny_scene(format)
+    translation = 3 if format in MATRIX_FORMATS else {"colmap text": 4, "colmap binary": 4}.get(format, 0)
+    edit_pose(root, format, with_value(translation, 1e300))
+    assert_answered_with_one_clear_line(
+        root, r"expected a translation in metres, found 1e\+300, farther than any place"
+    )
+
+
+@pytest.mark.parametrize("format", WRITERS)
 def test_rotation_that_is_not_orthonormal(tiny_scene, format):
     root = tiny_scene(format)
     edit_pose(root, format, doubled(QUATERNION.get(format, slice(0, 1))))

@@ -12,12 +12,18 @@ from tiny_scenes import FRAMES
 
 from relograph.errors import DatasetError
 from relograph.geometry import Pose
-from relograph.scenes import FileSource, open_scene
+from relograph.scenes import FileSource, Frame, open_scene
 
 
 @pytest.fixture
 def scene(tiny_scene):
     return open_scene(tiny_scene("7scenes zipped"))
+
+
+@pytest.mark.parametrize("name", ["../photo.png", "/photo.png", "", "a/./b.png", "a//b.png"])
+def test_a_frame_made_in_memory_has_a_name_that_stays_in_its_folder_too(tmp_path, name):
+    with pytest.raises(DatasetError, match="Frame: expected"):
+        Frame(name, Pose.identity(), FileSource(tmp_path / "photo.png"))
 
 
 def test_a_frame_is_found_by_index_and_by_name(scene):

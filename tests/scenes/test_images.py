@@ -45,6 +45,11 @@ def test_rgb_comes_back_as_it_was_stored(rgb):
     assert_array_equal(decode_image(encode(Image.fromarray(rgb)), "photo"), rgb)
 
 
+def test_pixels_may_be_written_to(rgb):
+    """Tensors made from a read-only array would write to it all the same, or warn."""
+    assert decode_image(encode(Image.fromarray(rgb)), "photo").flags.writeable
+
+
 def test_grey_is_repeated_in_three_channels(rgb):
     decoded = decode_image(encode(Image.fromarray(rgb[..., 0])), "photo")
     assert_array_equal(decoded, np.repeat(rgb[..., :1], 3, axis=-1))

@@ -8,6 +8,7 @@ from numpy.testing import assert_allclose
 from PIL import Image
 from tiny_scenes import CX, CY, FRAMES, FX, FY, HEIGHT, WIDTH, WRITERS, write_photo
 
+from relograph.errors import DatasetError
 from relograph.geometry import Camera, Pose
 from relograph.scenes import SequenceInfo, check_scene, open_scene, scene_info
 
@@ -102,6 +103,11 @@ def test_what_the_reader_warned_of_is_in_the_info(tiny_scene):
     scene = open_scene(root, skip_bad_frames=True)
     assert scene_info(scene).warnings == scene.warnings
     assert len(scene.warnings) == 1
+
+
+def test_there_is_nothing_to_tell_about_no_frames(tiny_scene):
+    with pytest.raises(DatasetError, match="Scene tiny: expected frames to tell about, found none"):
+        scene_info(open_scene(tiny_scene("7scenes")).select([]))
 
 
 @pytest.mark.parametrize("format", WRITERS)

@@ -183,6 +183,10 @@ ROW = "photo.png,0,0,0,1,0,0,0"
         (declared() + f"{QUAT_HEADER},fx\n{ROW},5", "expected fx,fy,cx,cy together, .* found only fx"),
         (declared() + f"{QUAT_HEADER},fx,fy,cx,cy\n{ROW},0,1,1,1", r"poses\.csv:4: Focal lengths are positive"),
         (declared() + f"{QUAT_HEADER}\n,0,0,0,1,0,0,0", "found '', which is empty"),
+        (
+            declared() + "name,tx,ty,tz,rx,ry,rz\nphoto.png,0,0,0,1e200,0,1e200",
+            r"poses\.csv:4: expected a rotation of finite",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said_in_one_line(read_csv, text, message):

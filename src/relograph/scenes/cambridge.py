@@ -59,10 +59,10 @@ def _read_frame(line: str, root: Path, split: Literal["train", "test"], where: s
         raise DatasetError(f"{where}: expected a photo and 7 numbers, found {len(tokens)} columns. Correct the line.")
     name = safe_name(tokens[0], where)
     numbers = [parse_float(token, where) for token in tokens[1:]]
-    R_cam_world = pose_from_quat_wxyz(numbers[3:], [0.0, 0.0, 0.0], where).R
+    mixed = pose_from_quat_wxyz(numbers[3:], numbers[:3], where)  # R of cam_world, t of world_cam
     return Frame(
         name=name,
-        T_world_cam=Pose.from_rotation_and_translation(R_cam_world.mT, numbers[:3]),
+        T_world_cam=Pose(mixed.R.mT, mixed.t),
         image=FileSource(root / name),
         sequence=sequence_of(name),
         split=split,

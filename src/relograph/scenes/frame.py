@@ -1,6 +1,7 @@
 """One posed photo, and the files it is read from when somebody asks for its pixels."""
 
 import io
+import lzma
 import os
 import zipfile
 import zlib
@@ -17,10 +18,14 @@ from jaxtyping import Float32, UInt8
 from relograph.errors import DatasetError
 from relograph.geometry import Camera, Pose
 from relograph.scenes.images import ImageHeader, decode_depth, decode_image, read_header
-from relograph.scenes.names import reading
+from relograph.scenes.names import reading, safe_name
 
 MAX_FILE_BYTES = 2**30
 """No photo or depth map is larger; a zip that claims to hold one is a bomb."""
+
+
+# RuntimeError: a member is encrypted, or packed in a way that Python does not know.
+_UNPACKING_ERRORS = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, OSError)
 
 
 @dataclass(frozen=True)
@@ -81,10 +86,9 @@ class FileSource:
             return
         archive, info = _open_zip(self.path), self._zip_info()
         try:
-            with archive.open(info) as file:
-                yield file
-        except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, OSError, ValueError) as error:
-            # RuntimeError: the member is encrypted, or packed in a way that Python does not know.
+            with archive.open(info) as member:
+                yield member
+        except _UNPACKING_ERRORS as error:
             raise DatasetError(
                 f"{self.label}: expected to unpack it, found: {error}. Download the zip again."
             ) from error
@@ -137,6 +141,13 @@ class Frame:
     sequence: str | None = None
     timestamp_s: float | None = None
     split: Literal["train", "test"] | None = None
+
+    def __post_init__(self) -> None:
+        # Writers put photos where their names say, so no name may lead out of a folder, whoever made the frame.
+        if safe_name(self.name, where="Frame") != self.name:
+            raise DatasetError(
+                f"Frame: expected the shortest form of a name, found {self.name!r}. Use safe_name of it."
+            )
 
     def read_image(self) -> UInt8[np.ndarray, "H W 3"]:
         """The photo in RGB, upright: the EXIF orientation is applied."""

@@ -69,7 +69,7 @@ def decode_image(data: bytes, where: str) -> UInt8[np.ndarray, "H W 3"]:
         raise DatasetError(f"{where}: expected 8 or 16 bits a channel, found floats. Save the photo as PNG or JPEG.")
     with _decoding(where):
         rgb = image.convert("RGB")
-    return _upright(np.asarray(rgb), orientation)
+    return _upright(np.array(rgb), orientation)  # a copy: what Pillow lends is read-only
 
 
 def decode_depth(data: bytes, where: str) -> UInt16[np.ndarray, "H W"]:

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float64
 
-from relograph.errors import RelographError
+from relograph.errors import DatasetError, RelographError
 from relograph.geometry import Camera, check_rotation
 from relograph.progress import SILENT, Progress
 from relograph.scenes.frame import Frame
@@ -68,6 +68,10 @@ class Problem:
 
 def scene_info(scene: Scene) -> SceneInfo:
     """Frames, sequences, extent, intrinsics and warnings of a scene, without decoding its photos."""
+    if len(scene) == 0:
+        raise DatasetError(
+            f"Scene {scene.name}: expected frames to tell about, found none. Check its splits and sequences."
+        )
     centres_m = scene.T_world_cam.t.numpy()
     sequences = tuple(_sequence_info(name, part) for name, part in _parts(scene).items())
     cameras = Counter(frame.camera for frame in scene if frame.camera is not None)
@@ -97,20 +101,19 @@ def check_scene(scene: Scene, progress: Progress = SILENT) -> list[Problem]:
     """
     problems: list[Problem] = []
     first_with_digest: dict[bytes, str] = {}
-    # Decoding leaves Python's lock, so threads share the work.
-    with ThreadPoolExecutor(os.cpu_count()) as pool, progress.task("checking photos", total=len(scene)) as advance:
-        for frame, (messages, digest) in zip(scene, pool.map(_check_frame, scene), strict=True):
-            problems.extend(Problem(frame.name, message) for message in messages)
-            if digest is not None:
-                original = first_with_digest.setdefault(digest, frame.name)
+    pool = ThreadPoolExecutor(os.cpu_count())  # decoding leaves Python's lock, so threads share the work
+    try:
+        with progress.task("checking photos", total=len(scene)) as advance:
+            for frame, (messages, digest) in zip(scene, pool.map(_check_frame, scene), strict=True):
+                original = frame.name if digest is None else first_with_digest.setdefault(digest, frame.name)
                 if original != frame.name:
-                    problems.append(
-                        Problem(
-                            frame.name,
-                            f"{frame.name}: expected a photo of its own, found a copy of {original}. Remove one.",
-                        )
+                    messages.append(
+                        f"{frame.name}: expected a photo of its own, found a copy of {original}. Remove one of the two."
                     )
-            advance(1)
+                problems.extend(Problem(frame.name, message) for message in messages)
+                advance(1)
+    finally:
+        pool.shutdown(cancel_futures=True)  # an interrupt does not wait for thousands of photos
     return problems
 
 

@@ -12,12 +12,15 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 import numpy as np
+from jaxtyping import Float64
 
 from relograph.errors import DatasetError
 from relograph.geometry import Pose, check_rotation, nearest_rotation
 
 QUATERNION_NORM_TOLERANCE = 1e-2
 """How far from 1 a quaternion's norm may be: text files with two decimals stay within it."""
+MAX_COORDINATE_M = 1e9
+"""No camera stands farther from its world's origin; products of larger numbers could overflow."""
 
 
 def safe_name(name: str, where: str) -> str:
@@ -164,25 +167,23 @@ def pose_from_matrix(rows: Sequence[Sequence[float]], where: str) -> Pose:
     matrix = np.asarray(rows, dtype=np.float64)
     if matrix.shape not in ((3, 4), (4, 4)):
         raise DatasetError(f"{where}: expected a 4x4 or 3x4 matrix, found the shape {matrix.shape}. Correct the file.")
-    if not np.isfinite(matrix).all():
-        raise DatasetError(f"{where}: expected finite numbers in the pose, found NaN or infinity. Correct the file.")
-    if matrix.shape == (4, 4) and not np.allclose(matrix[3], [0, 0, 0, 1], rtol=0, atol=1e-6):
+    _check_numbers(matrix, matrix[:3, 3], where)
+    if matrix.shape == (4, 4) and np.abs(matrix[3] - [0.0, 0.0, 0.0, 1.0]).max() > 1e-6:
         found = " ".join(f"{value:g}" for value in matrix[3])
         raise DatasetError(
             f"{where}: expected 0 0 0 1 as the last row of the pose, found {found}. "
             "Correct the file; a transposed matrix has its translation there."
         )
     pose = Pose.from_matrix(matrix[:3])
-    check_rotation(pose.R, where)
-    is_exact = np.allclose(matrix[:3, :3].T @ matrix[:3, :3], np.eye(3), rtol=0, atol=1e-13)
+    R = check_rotation(pose.R, where).numpy()
+    is_exact = np.abs(R.T @ R - np.eye(3)).max() < 1e-13
     return pose if is_exact else Pose(nearest_rotation(pose.R), pose.t)
 
 
 def pose_from_quat_wxyz(quat_wxyz: Sequence[float], translation: Sequence[float], where: str) -> Pose:
     """The pose with that quaternion, scaled to norm 1, and translation."""
     values = np.asarray([*quat_wxyz, *translation], dtype=np.float64)
-    if not np.isfinite(values).all():
-        raise DatasetError(f"{where}: expected finite numbers in the pose, found NaN or infinity. Correct the file.")
+    _check_numbers(values, values[4:], where)
     norm = float(np.linalg.norm(values[:4]))
     if abs(norm - 1.0) > QUATERNION_NORM_TOLERANCE:
         raise DatasetError(
@@ -190,6 +191,25 @@ def pose_from_quat_wxyz(quat_wxyz: Sequence[float], translation: Sequence[float]
             "Correct the file, or check the order of its columns."
         )
     return Pose.from_quat_wxyz(values[:4] / norm, values[4:])
+
+
+def pose_from_rotation_vector(rotation_vector: Sequence[float], translation: Sequence[float], where: str) -> Pose:
+    """The pose with that rotation, given as axis times angle in radians, and translation."""
+    values = np.asarray([*rotation_vector, *translation], dtype=np.float64)
+    _check_numbers(values, values[3:], where)
+    pose = Pose.from_axis_angle(values[:3], values[3:])
+    check_rotation(pose.R, where)  # an angle of 1e200 has none
+    return pose
+
+
+def _check_numbers(values: Float64[np.ndarray, "..."], translation: Float64[np.ndarray, "3"], where: str) -> None:
+    if not np.isfinite(values).all():
+        raise DatasetError(f"{where}: expected finite numbers in the pose, found NaN or infinity. Correct the file.")
+    if np.abs(translation).max() > MAX_COORDINATE_M:
+        raise DatasetError(
+            f"{where}: expected a translation in metres, found {np.abs(translation).max():g}, farther than any place. "
+            "Correct the file."
+        )
 
 
 def _shortened(token: str) -> str:

@@ -119,7 +119,8 @@ def _with_cameras(scene: Scene, focal_px: float | None, skip_bad_frames: bool) -
     for frame in scene:
         with builder.frame():
             builder.add(_with_camera(frame, focal_px))
-    return builder.build()
+    completed = builder.build()
+    return replace(scene, frames=completed.frames, warnings=completed.warnings)
 
 
 def _with_camera(frame: Frame, focal_px: float | None) -> Frame:

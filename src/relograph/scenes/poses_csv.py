@@ -48,6 +48,7 @@ from relograph.scenes.names import (
     parse_int,
     pose_from_matrix,
     pose_from_quat_wxyz,
+    pose_from_rotation_vector,
     read_text,
     safe_name,
     sequence_of,
@@ -255,7 +256,7 @@ def _pose(values: Mapping[str, str], where: str) -> Pose:
         return pose_from_matrix([numbers(row) for row in _MATRIX_ROWS if row[0] in values], where)
     translation = numbers(_TRANSLATION)
     if "rx" in values:
-        return Pose.from_axis_angle(numbers(_ROTATION_VECTOR), translation)
+        return pose_from_rotation_vector(numbers(_ROTATION_VECTOR), translation, where)
     return pose_from_quat_wxyz(numbers(_QUATERNION), translation, where)
 
 
