@@ -4,7 +4,6 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from io import BytesIO
 from pathlib import Path
 from secrets import token_hex
 from typing import Literal
@@ -72,8 +71,7 @@ def place_image(frame: Frame, path: Path, images: ImageMode) -> None:
     if frame.image.read_image_header().orientation == 1:
         _place_file(frame.image, path, images)
         return
-    with Image.open(BytesIO(frame.image.read_bytes())) as photo:
-        image_format = photo.format
+    image_format = Image.registered_extensions().get(path.suffix.lower(), "PNG")
     Image.fromarray(frame.read_image()).save(path, format=image_format, quality=95)
 
 
@@ -134,6 +132,9 @@ def _refuse_occupied(final: Path) -> None:
 
 def _make_parents(final: Path) -> list[Path]:
     """The folders above `final` that did not exist and were created, innermost first."""
+    in_the_way = next((parent for parent in final.parents if parent.is_file()), None)
+    if in_the_way is not None:
+        raise DatasetError(f"{in_the_way}: expected a folder to write into, found a file. Choose another place.")
     missing = [parent for parent in final.parents if not parent.exists()]
     final.parent.mkdir(parents=True, exist_ok=True)
     return missing
