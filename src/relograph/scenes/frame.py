@@ -3,6 +3,7 @@
 import io
 import lzma
 import os
+import stat
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -59,18 +60,17 @@ class FileSource:
         return self.member in _open_zip(self.path).NameToInfo
 
     def size_bytes(self) -> int:
-        """The file's size once unpacked; a missing file is an error."""
-        if self.member is None:
-            with reading(self.path):
-                return self.path.stat().st_size
-        return self._zip_info().file_size
+        """The file's size once unpacked; a missing file, or a folder in its place, is an error."""
+        if self.member is not None:
+            return self._zip_info().file_size
+        with reading(self.path):
+            status = os.stat(self.path)  # noqa: PTH116 - twice as fast, and asked of every photo of a scene
+            if stat.S_ISDIR(status.st_mode):
+                raise IsADirectoryError
+            return status.st_size
 
     def require(self) -> "FileSource":
         """The source itself once it is known to be a file with something in it: neither missing nor of zero bytes."""
-        if not self.exists():
-            raise DatasetError(
-                f"{self.label}: expected a file, found nothing there. Restore it from the original data."
-            )
         if self.size_bytes() == 0:
             raise DatasetError(
                 f"{self.label}: expected data, found a file of 0 bytes. Restore it from the original data."

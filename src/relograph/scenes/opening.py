@@ -113,20 +113,23 @@ def _recognise(root: Path) -> list[str]:
 
 def _with_cameras(scene: Scene, focal_px: float | None, skip_bad_frames: bool) -> Scene:
     """The scene with a camera for each frame that had none, as far as `focal_px` or EXIF gives one."""
-    if all(frame.camera is not None for frame in scene):
+    # A PNG as good as never tells a focal length, and a scene may have tens of thousands of them.
+    may_get_one = {
+        frame.name
+        for frame in scene
+        if frame.camera is None and (focal_px is not None or frame.image.suffix in _ENDINGS_WITH_EXIF)
+    }
+    if not may_get_one:
         return scene
     builder = SceneBuilder(scene.format, scene.root, skip_bad_frames, warnings=list(scene.warnings))
     for frame in scene:
         with builder.frame():
-            builder.add(_with_camera(frame, focal_px))
+            builder.add(_with_camera(frame, focal_px) if frame.name in may_get_one else frame)
     completed = builder.build()
     return replace(scene, frames=completed.frames, warnings=completed.warnings)
 
 
 def _with_camera(frame: Frame, focal_px: float | None) -> Frame:
-    # A PNG as good as never tells a focal length, and a scene may have tens of thousands of them.
-    if frame.camera is not None or (focal_px is None and frame.image.suffix not in _ENDINGS_WITH_EXIF):
-        return frame
     header = frame.image.read_image_header()
     focal_px = focal_px or header.focal_px
     return frame if focal_px is None else replace(frame, camera=Camera.from_focal(*header.upright_size_wh, focal_px))
