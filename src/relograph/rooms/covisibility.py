@@ -1,0 +1,46 @@
+"""How much of one view another view sees, decided by depth."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from relograph.rooms.raycast import Vector, dot, of_image, pixel_centers, plus, ray_directions
+from relograph.rooms.world import Views
+
+
+def project(views: Views, points: Vector) -> tuple[Float[Tensor, "B P 2"], Float[Tensor, "B P"]]:
+    """Pixel coordinates, lens distortion included, and depth of points of the room."""
+    offset = plus(points, of_image(views.center), -1.0)
+    x, y, z = (dot(of_image(views.R_room_cam[:, :, axis]), offset) for axis in range(3))  # R^T (p - c)
+    safe_z = torch.where(z > 1e-6, z, 1.0)
+    x, y = x / safe_z, y / safe_z
+    r2 = x * x + y * y
+    stretch = 1 + r2 * (views.distortion[:, :1] + r2 * views.distortion[:, 1:])
+    xy = torch.stack([x * stretch, y * stretch], dim=-1)
+    return xy * views.focal_px[:, None] + views.principal_px[:, None], z
+
+
+def covisibility(
+    views_a: Views,
+    depth_a_m: Float[Tensor, "B H W"],
+    views_b: Views,
+    depth_b_m: Float[Tensor, "B H2 W2"],
+    *,
+    tolerance: float = 0.05,
+) -> Float[Tensor, "B"]:
+    """Share of the pixels of view A whose surface is seen in view B, within [0, 1].
+
+    A point counts if it falls into image B and no surface of B lies in front of it: the depths agree within
+    `tolerance` of the depth, or 3 cm.
+    """
+    height, width = depth_a_m.shape[1:]
+    pixels = pixel_centers(height, width, depth_a_m.device)
+    points = plus(of_image(views_a.center), ray_directions(views_a, pixels), depth_a_m.flatten(1))
+    xy, z = project(views_b, points)
+    height_b, width_b = depth_b_m.shape[1:]
+    x, y = xy[..., 0].floor(), xy[..., 1].floor()
+    inside = (z > 1e-6) & (x >= 0) & (y >= 0) & (x < width_b) & (y < height_b)
+    pixel_b = (y.clamp(0, height_b - 1) * width_b + x.clamp(0, width_b - 1)).long()
+    seen_m = depth_b_m.flatten(1).gather(1, pixel_b)
+    same = (z - seen_m).abs() < (tolerance * z).clamp_min(0.03)
+    return (inside & same).float().mean(dim=1)

@@ -1,0 +1,379 @@
+"""The ray caster: rooms and cameras in, linear colour and depth out, in plain PyTorch on any device.
+
+Every quantity of a ray is a tensor [B, P] (images, pixels), a vector is three of them, and the solids are met one after
+another, so nothing of size [B, P, K] is ever stored. On a CPU the pixels are cut into pieces that fit the cache. On a GPU
+`torch.compile` makes one kernel of each group of solids, in which a thread follows one ray: as many solids as a thread has
+registers for, since with all of them at once it would keep them in slow memory.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from relograph.rooms.textures import NUM_MIP_LEVELS, TEXTURE_SIZE, TextureAtlas
+from relograph.rooms.world import Rooms, Views
+
+NEAR_M = 0.02
+FAR_M = 1e6
+GROUP_SIZE = 8
+# Pixels worked on at once on a CPU: 64 kB a tensor, so that the dozen in use at a time stay in the cache.
+CPU_PIXELS = 1 << 14
+
+Vector = tuple[Tensor, Tensor, Tensor]
+"""x, y and z of the same shape."""
+
+
+@dataclass(frozen=True)
+class Hits:
+    """Where the rays of P pixels of B images end."""
+
+    depth_m: Float[Tensor, "B P"]
+    """z along the optical axis."""
+    solid_idx: Int[Tensor, "B P"]
+
+
+def dot(a: Vector, b: Vector) -> Tensor:
+    """Inner product."""
+    return torch.addcmul(torch.addcmul(a[0] * b[0], a[1], b[1]), a[2], b[2])
+
+
+def plus(a: Vector, b: Vector, factor: Tensor | float = 1.0) -> Vector:
+    """a + factor * b."""
+    return a[0] + factor * b[0], a[1] + factor * b[1], a[2] + factor * b[2]
+
+
+def unit_length(a: Vector) -> Vector:
+    """The same direction, of length one."""
+    scale = torch.rsqrt(dot(a, a) + 1e-12)
+    return a[0] * scale, a[1] * scale, a[2] * scale
+
+
+def of_image(vectors: Float[Tensor, "B 3"]) -> Vector:
+    """One vector for each image, ready to meet its pixels: three [B, 1]."""
+    return vectors[:, 0:1], vectors[:, 1:2], vectors[:, 2:3]
+
+
+def pixel_centers(height: int, width: int, device: torch.device | str = "cpu") -> Float[Tensor, "P 2"]:
+    """xy of every pixel's centre, row by row; the image's corner is (0, 0), so the first centre is (0.5, 0.5)."""
+    pixel = torch.arange(height * width, device=device)
+    return torch.stack([pixel % width + 0.5, pixel // width + 0.5], dim=-1)
+
+
+def ray_directions(views: Views, pixels_xy: Float[Tensor, "P 2"]) -> Vector:
+    """Directions in the room frame whose z in the camera is 1, so that a length along them is a depth."""
+    x_distorted = (pixels_xy[:, 0] - views.principal_px[:, 0:1]) / views.focal_px[:, 0:1]  # [B, P]
+    y_distorted = (pixels_xy[:, 1] - views.principal_px[:, 1:2]) / views.focal_px[:, 1:2]
+    r2_distorted = x_distorted * x_distorted + y_distorted * y_distorted
+    k1, k2 = views.distortion[:, 0:1], views.distortion[:, 1:2]
+    shrink = torch.ones_like(r2_distorted)
+    for _ in range(6):  # a fixed point: converges to 1e-6 for the mild lenses of phones
+        r2 = r2_distorted * shrink * shrink
+        shrink = 1 / (1 + r2 * (k1 + r2 * k2))
+    x, y = x_distorted * shrink, y_distorted * shrink
+    right, down, forward = (of_image(views.R_room_cam[:, :, axis]) for axis in range(3))
+    return plus(plus(forward, right, x), down, y)
+
+
+@dataclass(frozen=True)
+class Solids:
+    """A few solids of each room, all boxes or all cylinders, as one origin of rays sees them."""
+
+    unit_from_room: Float[Tensor, "B G 3 3"]
+    start: Float[Tensor, "B G 3"]
+    """The origin in the unit frame of each solid."""
+    thickness_m: Float[Tensor, "B G"]
+    casts_shadow: Float[Tensor, "B G"]
+    solid_idx: Int[Tensor, "G"]
+
+
+def groups_of_solids(rooms: Rooms, num_boxes: int, origin: Float[Tensor, "B 3"]) -> list[tuple[bool, Solids]]:
+    """All solids in groups, and whether a group is of cylinders."""
+    start = (rooms.unit_from_room * (origin[:, None] - rooms.center)[:, :, None, :]).sum(dim=-1)  # [B, K, 3]
+    solid_idx = torch.arange(start.shape[1], device=start.device)
+    groups = []
+    for first, last in ((0, num_boxes), (num_boxes, start.shape[1])):
+        for begin in range(first, last, GROUP_SIZE):
+            part = slice(begin, min(begin + GROUP_SIZE, last))
+            solids = Solids(
+                rooms.unit_from_room[:, part],
+                start[:, part],
+                rooms.thickness_m[:, part],
+                rooms.casts_shadow[:, part],
+                solid_idx[part],
+            )
+            groups.append((first == num_boxes, solids))
+    return groups
+
+
+def intervals(
+    solids: Solids, are_cylinders: bool, directions: Vector
+) -> Iterator[tuple[int, Float[Tensor, "B P"], Float[Tensor, "B P"]]]:
+    """For each solid of a group: where rays enter and leave it; enter > leave where they miss it.
+
+    A box is the intersection of three slabs, a cylinder of a slab and a disc's shadow, so both are an interval of the ray.
+    """
+
+    def slab(start: Tensor, along: Tensor) -> tuple[Tensor, Tensor]:
+        inverse = 1 / along
+        middle, half = start * inverse, inverse.abs()
+        return -middle - half, half - middle
+
+    for member in range(solids.start.shape[1]):
+        x, y, z = (dot(of_image(solids.unit_from_room[:, member, axis]), directions) for axis in range(3))
+        start_x, start_y, start_z = of_image(solids.start[:, member])
+        enter, leave = slab(start_z, z)
+        if are_cylinders:
+            inverse = 1 / (x * x + y * y + 1e-12)
+            middle = (x * start_x + y * start_y) * inverse
+            half2 = middle * middle - (start_x * start_x + start_y * start_y - 1) * inverse
+            # A missed disc gets an interval of negative length.
+            half = torch.where(half2 > 0, half2.clamp_min(1e-20).sqrt(), -1.0)
+            yield member, torch.maximum(enter, -middle - half), torch.minimum(leave, half - middle)
+        else:
+            for start_axis, along in ((start_x, x), (start_y, y)):
+                enter_axis, leave_axis = slab(start_axis, along)
+                enter, leave = torch.maximum(enter, enter_axis), torch.minimum(leave, leave_axis)
+            yield member, enter, leave
+
+
+def nearest_of(solids: Solids, are_cylinders: bool, directions: Vector, best: Int[Tensor, "B P"]) -> Int[Tensor, "B P"]:
+    """The nearer of `best` and what the rays meet of these solids: a distance and, in the last byte, whose it is.
+
+    The bits of positive floats are ordered as the floats are, so the smallest of these numbers has the smallest distance.
+    """
+    for member, enter, leave in intervals(solids, are_cylinders, directions):
+        distance = torch.where((enter < leave) & (enter > NEAR_M), enter, FAR_M)
+        packed = (distance.view(torch.int32).to(torch.int64) << 8) | solids.solid_idx[member]
+        best = torch.minimum(best, packed)
+    return best
+
+
+def where_rays_leave_the_shell(shell: Solids, directions: Vector) -> Int[Tensor, "B P"]:
+    """Distance to the walls, floor or ceiling (solid 0), packed as by `nearest_of`."""
+    ((_, _, leave),) = intervals(shell, False, directions)
+    return leave.view(torch.int32).to(torch.int64) << 8
+
+
+def cover_of(
+    solids: Solids, are_cylinders: bool, light_radius_m: Float[Tensor, "B"], to_points: Vector, most: Float[Tensor, "B P"]
+) -> Float[Tensor, "B P"]:
+    """The larger of `most` and how far these solids cover a light, seen from points: -0.5 not at all, 0.5 wholly.
+
+    One ray from the light's middle to the point. How deep it cuts into a solid, against the width of the half shadow
+    there, stands in for many rays to all parts of the light.
+    """
+    distance_m = dot(to_points, to_points).sqrt()
+    for member, enter, leave in intervals(solids, are_cylinders, to_points):
+        # A half shadow grows from nothing at the caster to the light's own size where the caster is half way,
+        # and is never wider than the caster is thick: a thin table top does not glow.
+        half_shadow_m = light_radius_m[:, None] / enter.clamp(0.05, 1) - light_radius_m[:, None]
+        half_shadow_m = torch.minimum(half_shadow_m, solids.thickness_m[:, member, None]) + 1e-3 * distance_m
+        # The way through the solid, up to the point less its own surface.
+        cut_m = (leave.clamp_max(0.998) - enter.clamp_min(0)) * distance_m
+        cover = torch.where(solids.casts_shadow[:, member, None] > 0, cut_m / half_shadow_m, -1.0)
+        most = torch.maximum(most, cover)
+    return most
+
+
+def sample_texture(
+    texels: Int[Tensor, "num_texels"],
+    num_textures: int,
+    texture: Int[Tensor, "B P"],
+    u: Float[Tensor, "B P"],
+    v: Float[Tensor, "B P"],
+    texels_per_pixel: Float[Tensor, "B P"],
+) -> Vector:
+    """Linear colour of repeating textures at u, v (in periods), filtered to the pixel's footprint (trilinear)."""
+    level = texels_per_pixel.clamp_min(1).log2().clamp_max(NUM_MIP_LEVELS - 1.001)
+    low = level.floor()
+    mip, between = low.to(torch.int32), level - low
+    color = [torch.zeros_like(u) for _ in range(3)]
+    for coarser in (0, 1):
+        size = TEXTURE_SIZE >> (mip + coarser)
+        # Levels stand one after another, each a quarter of the last: 4/3 (256^2 - size^2) texels come before this one.
+        level_start = (TEXTURE_SIZE * TEXTURE_SIZE - size * size) // 3 * 4 * num_textures
+        first_texel = level_start + texture * size * size
+        x, y = u * size - 0.5, v * size - 0.5
+        column, row = x.floor(), y.floor()
+        weight_x, weight_y = x - column, y - row
+        column, row = column.to(torch.int32), row.to(torch.int32)
+        weight_level = between if coarser else 1 - between
+        for dy in (0, 1):
+            for dx in (0, 1):
+                # The size is a power of two, so `& (size - 1)` wraps negative numbers too.
+                texel = texels[first_texel + ((row + dy) & (size - 1)) * size + ((column + dx) & (size - 1))]
+                weight = weight_level * (weight_x if dx else 1 - weight_x) * (weight_y if dy else 1 - weight_y)
+                for channel in range(3):
+                    color[channel] = color[channel] + weight * ((texel >> (8 * channel)) & 255)
+    # A square is close enough to the sRGB curve for colours that were invented in the first place.
+    red, green, blue = ((channel / 255).square() for channel in color)
+    return red, green, blue
+
+
+def shade(
+    rooms: Rooms,
+    views: Views,
+    atlas: TextureAtlas,
+    light_gain: Float[Tensor, "B L"],
+    directions: Vector,
+    points: Vector,
+    hits: Hits,
+    visibility: list[Float[Tensor, "B P"]],
+) -> Vector:
+    """Linear colour of the surfaces that the rays met; `visibility` is each light's, or empty for light without shadows."""
+    solid = hits.solid_idx
+
+    def pick(values: Float[Tensor, "B K"]) -> Float[Tensor, "B P"]:
+        return values.gather(1, solid)
+
+    def pick_vector(values: Float[Tensor, "B K 3"]) -> Vector:
+        return pick(values[..., 0]), pick(values[..., 1]), pick(values[..., 2])
+
+    axes = [pick_vector(rooms.unit_from_room[:, :, axis]) for axis in range(3)]
+    from_center = plus(points, pick_vector(rooms.center), -1.0)
+    x, y, z = (dot(axis, from_center) for axis in axes)
+    is_cylinder = pick(rooms.is_cylinder) > 0
+    on_side = is_cylinder & (z.abs() < 0.9999)
+    on_z = torch.where(is_cylinder, ~on_side, (z.abs() >= x.abs()) & (z.abs() >= y.abs()))
+    on_x = ~is_cylinder & ~on_z & (x.abs() >= y.abs())
+    on_y = ~is_cylinder & ~on_z & ~on_x
+    is_shell = solid == 0
+    sign = torch.where(torch.where(on_x, x, torch.where(on_y, y, z)) > 0, 1.0, -1.0)
+
+    weight_x = torch.where(on_side, x, torch.where(on_x, sign, 0.0))
+    weight_y = torch.where(on_side, y, torch.where(on_y, sign, 0.0))
+    weight_z = torch.where(on_z, sign, 0.0)
+    seen_from = torch.where(is_shell, -1.0, 1.0)  # the shell is seen from inside
+    normal = tuple(seen_from * (weight_x * axes[0][i] + weight_y * axes[1][i] + weight_z * axes[2][i]) for i in range(3))
+    normal = unit_length((normal[0], normal[1], normal[2]))
+
+    # Texture coordinates: u along the face so that print reads from outside, v down the wall.
+    scale = pick_vector(rooms.texture_scale)
+    offset = pick_vector(rooms.texture_offset)
+    handed = sign * seen_from
+    u = torch.where(on_x, handed * y * scale[1], torch.where(on_y, -handed * x * scale[0], x * scale[0]))
+    u = torch.where(on_side, torch.atan2(y, x) * scale[0], u) + offset[0] + torch.where(on_x, offset[2], 0.0)
+    v = -torch.where(on_z, y * scale[1], z * scale[2]) + offset[1]
+    face = torch.where(on_x | on_side, 0, torch.where(on_y, 2, 4)) + ((sign > 0) & ~on_side)
+    texture = rooms.face_texture.flatten(1).gather(1, solid * 6 + face)
+
+    # One pixel covers depth / focal metres, more where the surface is seen at a slant.
+    to_camera = unit_length((-directions[0], -directions[1], -directions[2]))
+    facing = dot(normal, to_camera).abs().clamp_min(0.15)
+    periods_per_m = [dot(axis, axis).sqrt() * scale[i] for i, axis in enumerate(axes)]
+    periods_per_m = torch.maximum(
+        torch.maximum(torch.where(on_x, 0.0, periods_per_m[0]), torch.where(on_y, 0.0, periods_per_m[1])),
+        torch.where(on_z, 0.0, periods_per_m[2]),
+    )
+    footprint_m = hits.depth_m / views.focal_px[:, 0:1] * torch.rsqrt(facing)
+    textured = sample_texture(atlas.texels, atlas.num_textures, texture, u, v, footprint_m * periods_per_m * TEXTURE_SIZE)
+    tint, contrast = pick_vector(rooms.tint), pick(rooms.contrast)
+    albedo = [tint[i] + (textured[i] - tint[i]) * contrast for i in range(3)]
+
+    # Light from everywhere, less of it in the corners of the room.
+    ambient = 0.8 + 0.2 * normal[2]
+    for i in range(3):
+        half_m = 1 / rooms.unit_from_room[:, 0, i, i, None]  # the shell stands square in its room
+        to_wall_m = (half_m - (points[i] - rooms.center[:, 0, i, None]).abs()).clamp_min(0)
+        ambient = ambient * torch.where(normal[i].abs() < 0.7, 1 - 0.45 * torch.exp(-to_wall_m / 0.35), 1.0)
+    light = [rooms.ambient_rgb[:, i, None] * ambient + pick(rooms.emission) for i in range(3)]
+    shine = [torch.zeros_like(ambient) for _ in range(3)]
+    for idx in range(rooms.light_position.shape[1]):
+        to_light = plus(of_image(rooms.light_position[:, idx]), points, -1.0)
+        distance2 = dot(to_light, to_light)
+        to_light = unit_length(to_light)
+        reaching = light_gain[:, idx, None] / (distance2 + rooms.light_radius_m[:, idx, None].square() + 0.3)
+        if visibility:
+            reaching = reaching * visibility[idx]
+        diffuse = reaching * dot(normal, to_light).clamp_min(0)
+        highlight = reaching * dot(normal, unit_length(plus(to_light, to_camera))).clamp_min(0) ** 40
+        for i in range(3):
+            light[i] = light[i] + rooms.light_rgb[:, idx, i, None] * diffuse
+            shine[i] = shine[i] + rooms.light_rgb[:, idx, i, None] * highlight
+    gloss = pick(rooms.gloss)
+    red, green, blue = (albedo[i] * light[i] + gloss * shine[i] for i in range(3))
+    return red, green, blue
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The steps of the ray caster, as plain functions or compiled ones."""
+
+    ray_directions: Callable[..., Vector] = ray_directions
+    where_rays_leave_the_shell: Callable[..., Tensor] = where_rays_leave_the_shell
+    nearest_of: Callable[..., Tensor] = nearest_of
+    cover_of: Callable[..., Tensor] = cover_of
+    shade: Callable[..., Vector] = shade
+
+    @classmethod
+    def on(cls, device: torch.device | str) -> "Kernels":
+        """Compiled for a GPU, as they are for a CPU, where a compiler may not be installed."""
+        if torch.device(device).type != "cuda":
+            return cls()
+        return cls(*(torch.compile(getattr(cls, field.name), dynamic=False) for field in fields(cls)))
+
+
+def in_pieces(function: Callable[[Vector], Tensor], vectors: Vector) -> Tensor:
+    """`function` of all pixels at once on a GPU, piece by piece on a CPU."""
+    if vectors[0].is_cuda:
+        return function(vectors)
+    pieces = zip(*(component.split(CPU_PIXELS, dim=1) for component in vectors), strict=True)
+    return torch.cat([function(piece) for piece in pieces], dim=1)
+
+
+def first_hits(
+    rooms: Rooms, num_boxes: int, origin: Float[Tensor, "B 3"], directions: Vector, kernels: Kernels
+) -> Hits:
+    """The nearest surface in front of each ray."""
+    groups = groups_of_solids(rooms, num_boxes, origin)
+    shell = Solids(*(getattr(groups[0][1], field.name)[:, :1] for field in fields(Solids)[:-1]), groups[0][1].solid_idx[:1])
+
+    def nearest(directions: Vector) -> Tensor:
+        best = kernels.where_rays_leave_the_shell(shell, directions)
+        for are_cylinders, solids in groups:
+            best = kernels.nearest_of(solids, are_cylinders, directions, best)
+        return best
+
+    packed = in_pieces(nearest, directions)
+    return Hits((packed >> 8).to(torch.int32).view(torch.float32), packed & 255)
+
+
+def light_visibility(
+    rooms: Rooms, num_boxes: int, light: int, points: Vector, kernels: Kernels
+) -> Float[Tensor, "B P"]:
+    """Share of a light that reaches each point, within [0, 1], with soft edges."""
+    groups = groups_of_solids(rooms, num_boxes, rooms.light_position[:, light])
+
+    def cover(to_points: Vector) -> Tensor:
+        most = torch.full_like(to_points[0], -1.0)
+        for are_cylinders, solids in groups:
+            most = kernels.cover_of(solids, are_cylinders, rooms.light_radius_m[:, light], to_points, most)
+        return most
+
+    to_points = plus(points, of_image(rooms.light_position[:, light]), -1.0)
+    return 0.5 - in_pieces(cover, to_points).clamp(-0.5, 0.5)
+
+
+def render(
+    rooms: Rooms,
+    views: Views,
+    atlas: TextureAtlas,
+    *,
+    num_boxes: int,
+    light_gain: Float[Tensor, "B L"],
+    height: int,
+    width: int,
+    shadows: bool,
+    kernels: Kernels,
+) -> tuple[Float[Tensor, "B 3 H W"], Float[Tensor, "B H W"]]:
+    """Linear colour and depth in metres of one view in each room."""
+    directions = kernels.ray_directions(views, pixel_centers(height, width, views.center.device))
+    hits = first_hits(rooms, num_boxes, views.center, directions, kernels)
+    points = plus(of_image(views.center), directions, hits.depth_m)
+    lights = range(rooms.light_position.shape[1]) if shadows else ()
+    visibility = [light_visibility(rooms, num_boxes, light, points, kernels) for light in lights]
+    color = kernels.shade(rooms, views, atlas, light_gain, directions, points, hits, visibility)
+    return torch.stack(color, dim=1).unflatten(2, (height, width)), hits.depth_m.unflatten(1, (height, width))
