@@ -277,6 +277,13 @@ def test_rotation_that_is_not_orthonormal(tiny_scene, format):
     assert_answered_with_one_clear_line(root, r"expected a (rotation matrix.*R carries no scale|quaternion of norm 1)")
 
 
+@pytest.mark.parametrize("format", WRITERS)
+def test_rotation_of_numbers_too_large_to_multiply(tiny_scene, format):
+    root = tiny_scene(format)
+    edit_pose(root, format, with_value(QUATERNION.get(format, slice(0, 1)).start, -1e300))
+    assert_answered_with_one_clear_line(root, r"expected a (rotation matrix.*R carries no scale|quaternion of norm 1)")
+
+
 @pytest.mark.parametrize("format", MATRIX_FORMATS)
 def test_rotation_that_is_mirrored(tiny_scene, format):
     root = tiny_scene(format)

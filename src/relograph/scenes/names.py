@@ -196,7 +196,7 @@ def pose_from_quat_wxyz(quat_wxyz: Sequence[float], translation: Sequence[float]
     """The pose with that quaternion, scaled to norm 1, and translation."""
     values = np.asarray([*quat_wxyz, *translation], dtype=np.float64)
     _check_numbers(values, values[4:], where)
-    norm = float(np.linalg.norm(values[:4]))
+    norm = math.hypot(*values[:4])  # does not overflow, whatever the file says
     if abs(norm - 1.0) > QUATERNION_NORM_TOLERANCE:
         raise DatasetError(
             f"{where}: expected a quaternion of norm 1 as rotation, found the norm {norm:g}. "
