@@ -289,8 +289,8 @@ def test_the_written_matrices_are_opengl_ones(tiny_scene, tmp_path):
 
 def test_intrinsics_are_written_once_where_all_frames_share_them(tiny_scene, tmp_path):
     scene = transforms_json.read(tiny_scene("transforms.json"))
-    transforms_json.write(scene, tmp_path / "shared")
-    shared = json.loads((tmp_path / "shared/transforms.json").read_text())
+    transforms_json.write(scene, tmp_path / "once")
+    shared = json.loads((tmp_path / "once/transforms.json").read_text())
     assert (shared["camera_model"], shared["fl_y"], shared["h"]) == ("PINHOLE", FY, HEIGHT)
     assert "fl_x" not in shared["frames"][0]
 
