@@ -6,10 +6,13 @@ import numpy as np
 import pycolmap
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from relograph.errors import GeometryError
 from relograph.geometry import Camera, Pose
+from relograph.geometry.distortion import rim
 
 PINHOLE = Camera(640, 480, 500.0, 510.0, 322.0, 241.0)
 OPENCV = Camera(640, 480, 500.0, 510.0, 322.0, 241.0, (-0.28, 0.09, 1e-3, -2e-3), "opencv")
@@ -112,6 +115,37 @@ def test_the_principal_point_looks_straight_ahead(camera: Camera) -> None:
     assert camera.project(torch.tensor([0.0, 0.0, 3.0])).tolist() == center.tolist()
 
 
+@given(st.integers(0, 2**32 - 1))
+def test_every_ray_inside_the_rim_of_any_lens_comes_back(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    k1, k2, k3 = rng.normal(size=3) * [0.4, 0.4, 0.1]
+    p1, p2 = rng.normal(size=2) * 1e-3
+    opencv = Camera(640, 480, 500.0, 500.0, 320.0, 240.0, (k1, k2, p1, p2, k3), "opencv")
+    fisheye_coefficients = tuple((rng.normal(size=4) * [0.2, 0.1, 0.05, 0.02]).tolist())
+    fisheye = Camera(640, 480, 500.0, 500.0, 320.0, 240.0, fisheye_coefficients, "fisheye")
+    reach_opencv = 0.97 * min(rim((k1, k2, k3)), 2.0)
+    reach_fisheye = math.tan(0.97 * min(rim(fisheye_coefficients), 1.5))
+    for camera, reach in ((opencv, reach_opencv), (fisheye, reach_fisheye)):
+        angle, radius = rng.uniform(0, 2 * math.pi, size=50), rng.uniform(0, reach, size=50)
+        rays = torch.tensor(np.stack([radius * np.cos(angle), radius * np.sin(angle), np.ones(50)], axis=1))
+        torch.testing.assert_close(camera.unproject(camera.project(rays)), rays, atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("offset", [0.9e-4, 1.1e-4])
+def test_rays_next_to_the_axis_of_a_fisheye_are_exact(offset: float) -> None:
+    # Without coefficients the place on the image is the angle itself.
+    angle_camera = Camera(2, 2, 1.0, 1.0, 0.0, 0.0, (0.0, 0.0, 0.0, 0.0), "fisheye")
+    ray = angle_camera.unproject(torch.tensor([offset, 0.0], dtype=torch.float64))
+    assert float(ray[0]) == pytest.approx(math.tan(offset), rel=1e-15)
+
+
+def test_the_rim_is_where_the_distorted_radius_first_stops_growing() -> None:
+    # The slope 1 - 5 s + 4 s^2 is zero at s = 1/4 and s = 1: the radius 1/2 comes first.
+    assert rim((-5 / 3, 4 / 5)) == pytest.approx(0.5)
+    assert rim((0.1, 0.02)) == math.inf
+    assert rim((0.0, 0.0, 0.0, 0.0)) == math.inf
+
+
 # What has no image
 
 
@@ -207,3 +241,13 @@ def test_numbers_that_are_no_camera_are_refused(changes: dict[str, object], word
     with pytest.raises(GeometryError, match=words) as raised:
         Camera(**(numbers | changes))  # type: ignore[arg-type]
     assert "\n" not in str(raised.value)
+
+
+# Devices
+
+
+@every_camera
+def test_projection_stays_on_the_device_of_the_points(camera: Camera) -> None:
+    points = torch.zeros(5, 3, device="meta")
+    assert camera.project(points).device.type == "meta"
+    assert camera.pixel_grid(device="meta").device.type == "meta"

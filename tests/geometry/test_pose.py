@@ -264,3 +264,17 @@ def test_matrices_that_are_no_rotation_are_refused_with_their_place(R: np.ndarra
         check_rotation(R, "seq-01/frame-000000.pose.txt")
     assert str(raised.value).startswith("seq-01/frame-000000.pose.txt: expected")
     assert "\n" not in str(raised.value)
+
+
+# Devices
+
+
+def test_nothing_falls_back_to_the_cpu() -> None:
+    # The meta device has shapes and no numbers. A tensor that some function made on the CPU would not mix with its own.
+    T = Pose.identity(4, dtype=torch.float32, device="meta")
+    for description in (T.quat_wxyz(), T.quat_xyzw(), T.axis_angle(), T.log_quat(), T.rotation_6d(), T.matrix()):
+        assert description.device.type == "meta"
+    assert T.apply(np.zeros((4, 3))).device.type == "meta"
+    assert (T @ T.inverse()).device.type == "meta"
+    assert Pose.from_quat_wxyz(T.quat_wxyz(), [0, 0, 0]).device.type == "meta"
+    assert Pose.from_log_quat([0, 0, 0], T.t).device.type == "meta"

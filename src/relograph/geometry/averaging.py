@@ -54,8 +54,8 @@ def l1_rotation_median(
 ) -> Float[Tensor, "*B 3 3"]:
     """The rotation with the least weighted sum of angles to the given rotations.
 
-    Weiszfeld's iteration in the tangent space of the current estimate (Hartley, Aftab and Trumpf 2011). It finds the
-    nearest minimum only, so it starts from the geometric median of the matrices, which outliers do not move far.
+    Weiszfeld's iteration in the tangent space of the current estimate (Hartley, Aftab and Trumpf 2011), from the least
+    squares mean. Rotations that are all over the place can have several minima, of which it finds one.
     """
     flat = R.double().flatten(-2)  # [*B, N, 9]
     weights = _checked_weights(weights, R[..., 0]).double()
@@ -69,7 +69,7 @@ def l1_rotation_median(
     median = _weiszfeld(
         flat,
         weights,
-        start=rotation(geometric_median(flat, weights)).flatten(-2),
+        start=rotation((weights[..., None] * flat).sum(-2)).flatten(-2),
         offsets_from=rotations_from,
         moved_by=lambda here, step: (rotation(here) @ axis_angle_to_matrix(step)).flatten(-2),
         small=torch.full_like(weights[..., :1], SMALL_STEP),

@@ -161,11 +161,7 @@ class Camera:
         return (distort_fisheye if self.model == "fisheye" else distort_opencv)(xy, self.distortion)
 
     def _undistort(self, distorted: Float[Tensor, "*B 2"]) -> Float[Tensor, "*B 2"]:
-        xy = (undistort_fisheye if self.model == "fisheye" else undistort_opencv)(distorted, self.distortion)
-        off_by = torch.linalg.vector_norm(self._distort(xy.detach()) - distorted.detach(), dim=-1, keepdim=True)
-        # A thousandth of a pixel, or what the precision of the numbers allows.
-        tolerance = max(1e-3 / max(self.fx, self.fy), 64 * torch.finfo(xy.dtype).eps)
-        return torch.where((off_by < tolerance) & self._is_inside_rim(xy.detach()), xy, torch.nan)
+        return (undistort_fisheye if self.model == "fisheye" else undistort_opencv)(distorted, self.distortion)
 
 
 def _pair(x: float, y: float, like: Tensor) -> Float[Tensor, "2"]:

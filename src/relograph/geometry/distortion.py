@@ -2,7 +2,7 @@
 
 The radial part of both is a polynomial 1 + c1 s + c2 s^2 + ... in the squared radius (opencv) or the squared angle from
 the axis (fisheye). Where it stops growing the lens model ends: beyond that rim the formula folds the outside back into
-the image. The functions here are pure formulas inside the rim; `Camera` says what has no image.
+the image. Distorting is the bare formula; undistorting answers NaN where no ray inside the rim leads.
 """
 
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from math import inf
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from relograph.geometry.rotations import SERIES_BELOW
 
-# Newton doubles its digits with every step; the others are for the slow start near the rim of a strong distortion.
-NEWTON_STEPS = 20
+# Newton doubles its digits with every step; most of these are for bisection, where a strong distortion leads it astray.
+MAX_STEPS = 50
 
 
 @lru_cache(maxsize=1024)
@@ -46,22 +46,25 @@ def distort_opencv(xy: Float[Tensor, "*B 2"], coefficients: Sequence[float]) -> 
 
 
 def undistort_opencv(distorted: Float[Tensor, "*B 2"], coefficients: Sequence[float]) -> Float[Tensor, "*B 2"]:
-    """The ray (x, y, 1) that the lens puts at the given place, found by Newton's method inside the rim.
+    """The ray (x, y, 1) that the lens puts at the given place; NaN where there is none.
 
-    Where there is none the result is not a solution: compare `distort_opencv` of it. Only the last step is recorded for
-    gradients: one Newton step from the solution has the gradient of the inverse function.
+    The radial part is undone first, which brings Newton's method for the whole formula next to the solution. Only its
+    last step is recorded for gradients: one Newton step from the solution has the gradient of the inverse function.
     """
     k1, k2, _, _, *k3 = coefficients
     edge = rim((k1, k2, *k3))
     with torch.no_grad():
-        xy = distorted
-        for _ in range(NEWTON_STEPS):
+        radius = torch.linalg.vector_norm(distorted, dim=-1, keepdim=True)
+        xy = distorted * torch.where(radius > 0, _invert_radial(radius, (k1, k2, *k3), edge) / radius, 1.0)
+        for _ in range(MAX_STEPS):
             before, xy = xy, _newton_step_opencv(xy, distorted, coefficients)
-            radius = torch.linalg.vector_norm(xy, dim=-1, keepdim=True)
-            xy = torch.where(radius < edge, xy, xy * (0.999 * edge / radius))
             if _is_settled(before, xy):
                 break
-    return _newton_step_opencv(xy, distorted, coefficients)
+        solved = _is_same(distort_opencv(xy, coefficients), distorted)
+        solved &= torch.linalg.vector_norm(xy, dim=-1, keepdim=True) < edge
+    # What has no solution goes through the last step as the optical axis, lest its gradient be NaN.
+    step_from, step_to = torch.where(solved, xy, 0.0), torch.where(solved, distorted, 0.0)
+    return torch.where(solved, _newton_step_opencv(step_from, step_to, coefficients), torch.nan)
 
 
 def distort_fisheye(xy: Float[Tensor, "*B 2"], coefficients: Sequence[float]) -> Float[Tensor, "*B 2"]:
@@ -75,22 +78,16 @@ def distort_fisheye(xy: Float[Tensor, "*B 2"], coefficients: Sequence[float]) ->
 
 
 def undistort_fisheye(distorted: Float[Tensor, "*B 2"], coefficients: Sequence[float]) -> Float[Tensor, "*B 2"]:
-    """The ray (x, y, 1) that the fisheye lens puts at the given place: Newton's method on its angle off the axis.
-
-    Where there is none the result is not a solution: compare `distort_fisheye` of it.
-    """
-    edge = min(rim(tuple(coefficients)), torch.pi / 2)
+    """The ray (x, y, 1) that the fisheye lens puts at the given place; NaN where there is none before 90 degrees."""
     radius_sq = distorted.square().sum(-1, keepdim=True)
-    small = radius_sq < SERIES_BELOW**2  # below, tan(theta) / radius has two terms of a series
-    radius = torch.where(small, SERIES_BELOW, radius_sq).sqrt()
+    small = radius_sq < SERIES_BELOW**2  # so small that two terms of tan(theta) / radius are exact
+    radius = torch.where(small, 1.0, radius_sq).sqrt()
     with torch.no_grad():
-        theta = radius.clamp(max=0.999 * edge)
-        for _ in range(NEWTON_STEPS):
-            before, theta = theta, _newton_step_fisheye(theta, radius, coefficients).clamp(0.0, 0.999999 * edge)
-            if _is_settled(before, theta):
-                break
-    theta = _newton_step_fisheye(theta, radius, coefficients)
-    return distorted * torch.where(small, 1 + (1 / 3 - coefficients[0]) * radius_sq, theta.tan() / radius)
+        theta = _invert_radial(radius, coefficients, min(rim(tuple(coefficients)), torch.pi / 2))
+        solved = small | _is_same(theta * _polynomial(coefficients, theta.square())[0], radius)
+    theta = _newton_step_radial(torch.where(solved, theta, 0.0), torch.where(solved, radius, 0.0), coefficients)
+    scale = torch.where(small, 1 + (1 / 3 - coefficients[0]) * radius_sq, theta.tan() / radius)
+    return torch.where(solved, distorted * scale, torch.nan)
 
 
 def _polynomial(radial: Sequence[float], s: Tensor) -> tuple[Tensor, Tensor]:
@@ -100,6 +97,11 @@ def _polynomial(radial: Sequence[float], s: Tensor) -> tuple[Tensor, Tensor]:
         derivative = derivative * s + value
         value = value * s + coefficient
     return value, derivative
+
+
+def _is_same(a: Float[Tensor, "*B D"], b: Float[Tensor, "*B D"]) -> Bool[Tensor, "*B 1"]:
+    """Whether two places agree to a thousandth of a pixel at a focal length of 1000, or to rounding."""
+    return ((a - b).abs() < max(1e-6, 64 * torch.finfo(a.dtype).eps)).all(dim=-1, keepdim=True)
 
 
 def _is_settled(before: Tensor, after: Tensor) -> bool:
@@ -121,6 +123,26 @@ def _newton_step_opencv(
     return xy + torch.stack([c * dx - b * dy, a * dy - b * dx], dim=-1) / (a * c - b * b)[..., None]
 
 
-def _newton_step_fisheye(theta: Tensor, radius: Tensor, coefficients: Sequence[float]) -> Tensor:
-    radial, slope = _polynomial(coefficients, theta.square())
-    return theta + (radius - theta * radial) / (radial + 2 * theta.square() * slope)
+def _newton_step_radial(r: Tensor, distorted_radius: Tensor, radial: Sequence[float]) -> Tensor:
+    value, derivative = _polynomial(radial, r.square())
+    return r + (distorted_radius - r * value) / (value + 2 * r.square() * derivative)
+
+
+def _invert_radial(distorted_radius: Tensor, radial: Sequence[float], edge: float) -> Tensor:
+    """The r within [0, edge] with r (1 + c1 r^2 + ...) equal to the given radius, or next to the edge if there is none.
+
+    The left side grows up to the edge, so the solution can be kept between bounds: where Newton's step leaves them, the
+    middle is taken instead.
+    """
+    low, high = torch.zeros_like(distorted_radius), torch.full_like(distorted_radius, edge)
+    r = torch.minimum(distorted_radius, high / 2)
+    for _ in range(MAX_STEPS):
+        value, _ = _polynomial(radial, r.square())
+        too_small = r * value < distorted_radius
+        low, high = torch.where(too_small, r, low), torch.where(too_small, high, r)
+        newton = _newton_step_radial(r, distorted_radius, radial)
+        middle = torch.where(high.isinf(), 2 * r, (low + high) / 2)
+        before, r = r, torch.where((low <= newton) & (newton <= high), newton, middle)
+        if _is_settled(before, r):
+            break
+    return r
