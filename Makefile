@@ -51,7 +51,7 @@ $(VENV)/.installed-dev: $(VENV)/.created pyproject.toml
 $(VENV)/.created:
 	@runs() { "$$1" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null; }
 	makes_venv() { runs "$$1" && "$$1" -c 'import ensurepip, venv' 2>/dev/null; }
-	candidates=(python3.12 python3.11 python3)
+	candidates=(python3 python3.11 python3.12)
 	if ! { runs $(PYTHON) && $(PYTHON) -m pip --version >/dev/null 2>&1; }; then
 	    found=
 	    for python in "$${candidates[@]}"; do if makes_venv $$python; then found=$$python; break; fi; done

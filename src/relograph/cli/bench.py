@@ -19,18 +19,27 @@ def _group() -> None:
 def rooms_command(
     device: DeviceOption = "cpu",
     seed: SeedOption = 0,
+    rooms: Annotated[int, typer.Option(min=1, help="Rooms to make on a CPU.")] = 7,
     output: Annotated[
         Path | None, typer.Option(metavar="FILE.json", help="Write the figures with their provenance to this file.")
     ] = None,
 ) -> None:
-    """Measure how many images a second the rooms are rendered at."""
+    """Measure how many images a second the rooms are rendered at: SevenRooms on a CPU, training images on a GPU."""
+    from dataclasses import asdict
+
     from relograph.environment import compute_device
+    from relograph.progress import TerminalProgress
     from relograph.results import command_line, write_result
     from relograph.rooms.benchmark import benchmark_rooms
 
-    results = benchmark_rooms(device=compute_device(device).kind, seed=seed)
-    for name, value in results.items():
-        typer.echo(f"{name}: {value}")
+    kind = compute_device(device).kind
+    results = [asdict(row) for row in benchmark_rooms(kind, seed=seed, num_rooms=rooms, progress=TerminalProgress())]
+    for row in results:
+        typer.echo(
+            ", ".join(
+                f"{name} {value:,.1f}" if isinstance(value, float) else f"{name} {value}" for name, value in row.items()
+            )
+        )
     if output is not None:
-        write_result(output, [results], command=command_line(), seed=seed, device=device)
+        write_result(output, results, command=command_line(), seed=seed, device=device)
         typer.echo(str(output))

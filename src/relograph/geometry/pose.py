@@ -69,7 +69,7 @@ class Pose:
         """
         R, t = _on_one_device(R, t)
         with suppress(RuntimeError):  # shapes that do not broadcast are named below
-            batch_shape = torch.broadcast_shapes(R.shape[:-2], t.shape[:-1])  # type: ignore[no-untyped-call]  # in torch
+            batch_shape = torch.broadcast_shapes(R.shape[:-2], t.shape[:-1])
             R, t = R.expand(*batch_shape, *R.shape[-2:]), t.expand(*batch_shape, *t.shape[-1:])
         _check_shapes(R, t)
         dtype = torch.promote_types(R.dtype, t.dtype)

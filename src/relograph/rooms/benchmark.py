@@ -1,23 +1,26 @@
 """How fast rooms are rendered: figures for `relograph bench rooms`."""
 
+import os
 import statistics
 import tempfile
 import time
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from relograph.progress import Progress
+from relograph.progress import SILENT, Progress
 from relograph.rooms.layout import LayoutConfig, make_home, to_tensors
 from relograph.rooms.photograph import Darkroom, Effects, photograph, random_optics
+from relograph.rooms.seven_rooms import create_seven_rooms
 from relograph.rooms.textures import TextureAtlas, make_atlas
 from relograph.rooms.walks import scattered_views, views_of
 from relograph.rooms.world import Rooms, Views
 
 REPEATS = 15
 NUM_HOMES = 32
+IMAGES_PER_BATCH = 512
 
 
 @dataclass(frozen=True)
@@ -40,9 +43,7 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def test_views(
-    layout: LayoutConfig, atlas: TextureAtlas, height: int, width: int, count: int
-) -> tuple[Rooms, Views]:
+def spread_views(layout: LayoutConfig, atlas: TextureAtlas, height: int, width: int, count: int) -> tuple[Rooms, Views]:
     """`count` cameras spread over `NUM_HOMES` homes."""
     homes = [make_home(seed, atlas.range_by_family, layout) for seed in range(min(NUM_HOMES, count))]
     rooms = Rooms.cat([to_tensors(home, layout) for home in homes])
@@ -60,7 +61,7 @@ def rendering_speed(
 ) -> RenderingSpeed:
     """Photographs a second, the median of several batches after two that warm up."""
     layout = LayoutConfig()
-    rooms, views = test_views(layout, atlas, height, width, count)
+    rooms, views = spread_views(layout, atlas, height, width, count)
     rooms, views = rooms.to(device), views.to(device)
     optics = random_optics(count, width, torch.Generator().manual_seed(0)).to(device)
     darkroom = Darkroom.on(device)
@@ -86,3 +87,52 @@ def rendering_speed(
     once()
     seconds = statistics.median(once() for _ in range(REPEATS if device.type == "cuda" else 3))
     return RenderingSpeed(name, height, width, layout.num_solids, count, count / seconds, compile_s)
+
+
+@dataclass(frozen=True)
+class CreationSpeed:
+    """How long `relograph rooms create --size small` took."""
+
+    rooms: int
+    images: int
+    workers: int
+    seconds: float
+    images_per_second: float
+
+
+def creation_speed(num_rooms: int, workers: int, progress: Progress) -> CreationSpeed:
+    """SevenRooms at the small size, rendered and written to a temporary folder, start to end."""
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        create_seven_rooms(Path(folder), num_rooms=num_rooms, size="small", workers=workers, progress=progress)
+        seconds = time.perf_counter() - start
+        images = len(list(Path(folder).glob("*/*/*.color.png")))
+    return CreationSpeed(num_rooms, images, workers, seconds, images / seconds)
+
+
+def benchmark_rooms(
+    device: str, *, seed: int = 0, num_rooms: int = 7, progress: Progress = SILENT
+) -> list[RenderingSpeed] | list[CreationSpeed]:
+    """On a GPU: the renderer at two sizes, with all effects, with none, and without each one. On a CPU: SevenRooms."""
+    if device == "cpu":
+        return [creation_speed(num_rooms, os.cpu_count() or 1, progress)]
+    atlas = make_atlas(seed).to(device)
+    variants = {"all": Effects(), "none": Effects.none()}
+    variants |= {f"all but {field.name}": replace(Effects(), **{field.name: False}) for field in fields(Effects)}
+    runs = [(name, 192, 256) for name in variants] + [("all", 256, 341), ("none", 256, 341)]
+    rows = []
+    with progress.task("rendering", total=len(runs)) as advance:
+        for name, height, width in runs:
+            rows.append(
+                rendering_speed(
+                    torch.device(device),
+                    atlas,
+                    variants[name],
+                    name,
+                    height=height,
+                    width=width,
+                    count=IMAGES_PER_BATCH,
+                )
+            )
+            advance(1)
+    return rows

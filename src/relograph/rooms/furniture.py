@@ -1,7 +1,7 @@
 """Pieces of furniture at real sizes, each a handful of textured boxes and cylinders.
 
-A piece stands in its own frame: x to its right, y to its back, z up, the origin on the floor under its middle; sizes are in
-metres. `PIECES` names what may stand along a wall, `CENTER_PIECES` what stands in the middle of a room.
+A piece stands in its own frame: x to its right, y to its back, z up, the origin on the floor under its middle; sizes
+are in metres. `PIECES` names what may stand along a wall, `CENTER_PIECES` what stands in the middle of a room.
 """
 
 from collections.abc import Callable
@@ -84,7 +84,9 @@ class Decorator:
         choices = self.range_by_family[family]
         return int(self.rng.integers(choices.start, choices.stop))
 
-    def color(self, brightness: tuple[float, float] = (0.1, 0.8), saturation: float = 0.4) -> tuple[float, float, float]:
+    def color(
+        self, brightness: tuple[float, float] = (0.1, 0.8), saturation: float = 0.4
+    ) -> tuple[float, float, float]:
         """A plain linear colour."""
         gray = self.rng.uniform(*brightness)
         rgb = np.clip(gray * (1 + saturation * self.rng.uniform(-1, 1, 3)), 0.01, 0.95)
@@ -100,7 +102,9 @@ class Decorator:
 
     def cloth(self) -> Material:
         """One of the household's three fabrics."""
-        return Material((int(self.rng.choice(self.fabrics)),), self.color(), self.rng.uniform(0.6, 1), self.rng.uniform(0.3, 0.8))
+        return Material(
+            (int(self.rng.choice(self.fabrics)),), self.color(), self.rng.uniform(0.6, 1), self.rng.uniform(0.3, 0.8)
+        )
 
     def front(self) -> Material:
         """A cupboard: wood, paint or something with a pattern."""
@@ -114,11 +118,17 @@ class Decorator:
         family = str(self.rng.choice(["leaves", "leaves", "glyphs", "fabric", "stone", "painting", "photo"]))
         if family not in self.range_by_family:
             family = "leaves"
-        return Material((self.texture(family),), self.color(), self.rng.uniform(0.75, 1), self.rng.uniform(0.25, 0.7), 0.05)
+        return Material(
+            (self.texture(family),), self.color(), self.rng.uniform(0.75, 1), self.rng.uniform(0.25, 0.7), 0.05
+        )
 
     def picture(self) -> Material:
         """One whole image on each face."""
-        families = ["photo", "photo", "painting", "glyphs"] if "photo" in self.range_by_family else ["painting", "glyphs", "leaves"]
+        families = (
+            ["photo", "photo", "painting", "glyphs"]
+            if "photo" in self.range_by_family
+            else ["painting", "glyphs", "leaves"]
+        )
         return Material((self.texture(str(self.rng.choice(families))),), (0.5, 0.5, 0.5), 0.97, None, 0.05)
 
     def book_row(self) -> Material:
@@ -162,7 +172,9 @@ def chair(d: Decorator) -> Piece:
     """A chair whose back is towards +y."""
     seat, frame = (d.cloth(), d.wood()) if d.rng.random() < 0.5 else (d.plain(), d.plain())
     solids = [box(0, 0, 0.43, 0.42, 0.42, 0.04, seat), box(0, 0.19, 0.5, 0.4, 0.035, d.rng.uniform(0.3, 0.5), seat)]
-    solids += [cylinder(0, 0, 0, 0.03, 0.43, frame)] if d.rng.random() < 0.4 else [box(0, 0, 0, 0.36, 0.36, 0.43, frame)]
+    solids += (
+        [cylinder(0, 0, 0, 0.03, 0.43, frame)] if d.rng.random() < 0.4 else [box(0, 0, 0, 0.36, 0.36, 0.43, frame)]
+    )
     return Piece(solids, 0.45, 0.45)
 
 
@@ -225,7 +237,9 @@ def cupboard(d: Decorator) -> Piece:
     for door in range(doors):
         x = (door + 0.5) * width / doors - width / 2
         solids.append(box(x, -depth / 2 + 0.008, 0.04, width / doors - 0.015, 0.016, height - 0.08, leaf))
-        solids.append(box(x + 0.4 * width / doors, -depth / 2 - 0.01, height * 0.45, 0.015, 0.02, 0.14, d.plain((0.02, 0.9), 0.5)))
+        solids.append(
+            box(x + 0.4 * width / doors, -depth / 2 - 0.01, height * 0.45, 0.015, 0.02, 0.14, d.plain((0.02, 0.9), 0.5))
+        )
     return Piece(solids, width, depth, [Surface(np.array([0, 0, height]), width, depth)])
 
 
@@ -243,7 +257,17 @@ def counter(d: Decorator) -> Piece:
     ]
     for unit in range(units):
         x = (unit + 0.5) * width / units - width / 2
-        solids.append(box(x, -depth / 2 + 0.03, 0.1, width / units - 0.02, 0.02, 0.7, d.plain((0.2, 0.9)) if unit % 3 == 2 else front))
+        solids.append(
+            box(
+                x,
+                -depth / 2 + 0.03,
+                0.1,
+                width / units - 0.02,
+                0.02,
+                0.7,
+                d.plain((0.2, 0.9)) if unit % 3 == 2 else front,
+            )
+        )
     return Piece(solids, width, depth, [Surface(np.array([0, -0.05, 0.9]), width, depth - 0.15)])
 
 
@@ -309,9 +333,11 @@ def boxes(d: Decorator) -> Piece:
     """Parcels or crates, stacked askew."""
     solids, z = [], 0.0
     for _ in range(int(d.rng.integers(1, 4))):
-        size = d.rng.uniform([0.3, 0.25, 0.2], [0.5, 0.4, 0.4])
-        solids.append(box(0, 0, z, *size, d.pattern()).moved(turn_z(d.rng.uniform(-0.3, 0.3)), np.zeros(3)))
-        z += size[2]
+        width, depth, height = d.rng.uniform([0.3, 0.25, 0.2], [0.5, 0.4, 0.4]).tolist()
+        solids.append(
+            box(0, 0, z, width, depth, height, d.pattern()).moved(turn_z(d.rng.uniform(-0.3, 0.3)), np.zeros(3))
+        )
+        z += height
     return Piece(solids, 0.6, 0.55)
 
 
@@ -320,7 +346,10 @@ def coffee_table(d: Decorator) -> Piece:
     height = d.rng.uniform(0.35, 0.48)
     if d.rng.random() < 0.5:
         radius = d.rng.uniform(0.35, 0.5)
-        solids = [cylinder(0, 0, height - 0.03, radius, 0.03, d.wood()), cylinder(0, 0, 0, 0.05, height - 0.03, d.plain())]
+        solids = [
+            cylinder(0, 0, height - 0.03, radius, 0.03, d.wood()),
+            cylinder(0, 0, 0, 0.05, height - 0.03, d.plain()),
+        ]
         return Piece(solids, 2 * radius, 2 * radius, [Surface(np.array([0, 0, height]), radius, radius)])
     width, depth = d.rng.uniform(0.8, 1.2), d.rng.uniform(0.5, 0.65)
     wood = d.wood()
@@ -341,14 +370,19 @@ def clutter(d: Decorator, surface: Surface) -> list[Solid]:
             cylinder(x, y, z + 0.14, radius * 0.4, 0.14, d.plain()),
         ]
     if kind < 0.4:
-        return [cylinder(x, y, z, d.rng.uniform(0.035, 0.1), d.rng.uniform(0.05, 0.13), d.plain() if kind < 0.3 else d.pattern())]
+        return [
+            cylinder(
+                x, y, z, d.rng.uniform(0.035, 0.1), d.rng.uniform(0.05, 0.13), d.plain() if kind < 0.3 else d.pattern()
+            )
+        ]
     if kind < 0.55:
-        paper = box(0, 0, 0, 0.21, 0.297, d.rng.uniform(0.003, 0.02), d.picture())
-    elif kind < 0.75:
-        paper = box(0, 0, 0, *d.rng.uniform([0.13, 0.18, 0.03], [0.2, 0.26, 0.12]), d.pattern())
+        thing = box(0, 0, 0, 0.21, 0.297, d.rng.uniform(0.003, 0.02), d.picture())
     else:
-        paper = box(0, 0, 0, *d.rng.uniform([0.08, 0.06, 0.1], [0.3, 0.22, 0.3]), d.pattern())
-    return [paper.moved(turn_z(d.rng.uniform(0, np.pi)), np.array([x, y, z]))]
+        flat = kind < 0.75
+        low, high = ([0.13, 0.18, 0.03], [0.2, 0.26, 0.12]) if flat else ([0.08, 0.06, 0.1], [0.3, 0.22, 0.3])
+        width, depth, height = d.rng.uniform(low, high).tolist()
+        thing = box(0, 0, 0, width, depth, height, d.pattern())
+    return [thing.moved(turn_z(d.rng.uniform(0, np.pi)), np.array([x, y, z]))]
 
 
 PIECES: tuple[Callable[[Decorator], Piece], ...] = (

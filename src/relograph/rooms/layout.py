@@ -68,9 +68,9 @@ class Rectangle:
 
     def overlaps(self, other: "Rectangle", gap: float = 0.0) -> bool:
         """Whether the two come closer than `gap`."""
-        return (
-            self.x0 < other.x1 + gap and other.x0 < self.x1 + gap and self.y0 < other.y1 + gap and other.y0 < self.y1 + gap
-        )
+        apart_in_x = self.x0 >= other.x1 + gap or other.x0 >= self.x1 + gap
+        apart_in_y = self.y0 >= other.y1 + gap or other.y0 >= self.y1 + gap
+        return not (apart_in_x or apart_in_y)
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,13 @@ class HomeBuilder:
         self.lamps: list[np.ndarray] = []
         self.window_lights: list[np.ndarray] = []
         self.taken: list[Rectangle] = []
+        self.doorways: list[np.ndarray] = []
 
-        num_rooms = 1 + int(rng.choice(3, p=[0.6, 0.3, 0.1])) if config.max_rooms == 3 else int(rng.integers(1, config.max_rooms + 1))
+        num_rooms = (
+            1 + int(rng.choice(3, p=[0.6, 0.3, 0.1]))
+            if config.max_rooms == 3
+            else int(rng.integers(1, config.max_rooms + 1))
+        )
         widths = rng.uniform(3.2, 5.5, num_rooms) if num_rooms == 1 else rng.uniform(2.8, 4.2, num_rooms)
         self.size_m = np.array([widths.sum(), rng.uniform(3.2, 5.2), rng.uniform(2.4, 2.8)])
         edges = np.concatenate([[0.0], np.cumsum(widths)])
@@ -116,7 +121,7 @@ class HomeBuilder:
 
     def wall_material(self) -> int:
         """Mostly paint, now and then tiles or wallpaper."""
-        family = str(self.rng.choice(["plaster", "tiles", "fabric", "stone"], p=[0.82, 0.06, 0.06, 0.06]))
+        family = str(self.rng.choice(["plaster", "tiles", "fabric", "stone"], p=[0.86, 0.06, 0.03, 0.05]))
         return self.decorator.texture(family)
 
     def add_shell(self) -> None:
@@ -125,7 +130,9 @@ class HomeBuilder:
         accent = self.wall_material() if self.rng.random() < 0.4 else wall
         floor = self.decorator.texture(str(self.rng.choice(["wood", "wood", "tiles", "fabric", "stone"])))
         ceiling = self.decorator.texture("plaster")
-        material = Material((wall, accent, wall, wall, floor, ceiling), (0.7, 0.7, 0.7), 1.0, float(self.rng.uniform(1.0, 2.0)), 0.04)
+        material = Material(
+            (wall, accent, wall, wall, floor, ceiling), (0.7, 0.7, 0.7), 1.0, float(self.rng.uniform(1.0, 2.0)), 0.04
+        )
         self.solids.append(Solid(self.size_m / 2, self.size_m / 2, material))
 
     def add_inner_walls(self) -> None:
@@ -142,6 +149,7 @@ class HomeBuilder:
                 box(room.x0, y_door, door_height, thickness, door_width, height - door_height, paint),
             ]
             self.taken.append(Rectangle(room.x0 - 0.9, room.x0 + 0.9, y0, y1))
+            self.doorways.append(np.array([room.x0, y_door, 0.0]))
 
     def wall_frames(self, room: Rectangle) -> list[tuple[np.ndarray, np.ndarray, float]]:
         """For each wall of a room: rotation of a piece with its back to it, the wall's middle, its length."""
@@ -177,43 +185,83 @@ class HomeBuilder:
         """How many more solids fit into the home."""
         return self.config.num_solids - len(self.solids)
 
+    def free_place(self, busy: list[tuple[float, float]], length: float, width: float) -> float | None:
+        """A place along a wall for something `width` wide; it is busy from then on. None where nothing is free."""
+        for _ in range(6):
+            along = float(self.rng.uniform(-0.5, 0.5) * (length - width - 0.1))
+            low, high = along - width / 2 - 0.08, along + width / 2 + 0.08
+            if width < length - 0.1 and all(high < begin or low > end for begin, end in busy):
+                busy.append((low, high))
+                return along
+        return None
+
+    def window(self, busy: list[tuple[float, float]], length: float) -> list[Solid]:
+        """A window with its frame, a bar and a sill."""
+        width, height, sill = self.rng.uniform(0.9, 1.6), self.rng.uniform(0.9, 1.3), self.rng.uniform(0.8, 1.0)
+        along = self.free_place(busy, length, width)
+        if along is None:
+            return []
+        frame = self.decorator.plain((0.6, 0.95))
+        view = Material(
+            (self.decorator.texture("outside"),), (0.8, 0.9, 1.0), 0.9, None, 0.2, self.rng.uniform(0.8, 2.0)
+        )
+        return [
+            box(along, -0.015, sill + 0.06, width, 0.022, height, view),
+            box(along, -0.01, sill, width + 0.12, 0.02, height + 0.12, frame),
+            box(along, -0.02, sill + 0.06, 0.05, 0.025, height, frame),
+            box(along, -0.07, sill - 0.03, width + 0.2, 0.14, 0.03, frame),
+        ]
+
+    def door(self, busy: list[tuple[float, float]], length: float) -> list[Solid]:
+        """A closed door with its handle."""
+        along = self.free_place(busy, length, 0.95)
+        if along is None:
+            return []
+        handle = self.decorator.plain((0.05, 0.9), 0.6)
+        return [
+            box(along, -0.02, 0, 0.95, 0.04, 2.05, self.decorator.front()),
+            box(along + 0.38, -0.06, 1.0, 0.12, 0.04, 0.025, handle),
+        ]
+
+    def pictures(self, busy: list[tuple[float, float]], length: float) -> list[Solid]:
+        """One to three framed pictures."""
+        parts = []
+        for _ in range(int(self.rng.integers(1, 4))):
+            width, height = self.rng.uniform(0.3, 0.9), self.rng.uniform(0.3, 0.8)
+            along, z = self.free_place(busy, length, width), self.rng.uniform(1.2, 1.5)
+            if along is not None:
+                parts += [
+                    box(along, -0.016, z, width, 0.024, height, self.decorator.picture()),
+                    box(along, -0.012, z - 0.03, width + 0.06, 0.024, height + 0.06, self.decorator.wood()),
+                ]
+        return parts
+
     def add_openings(self, room: Rectangle) -> None:
-        """Windows, a door and pictures on the outer walls."""
-        for wall, (R, middle, length) in enumerate(self.wall_frames(room)):
-            outer = (wall in (0, 2)) or (wall == 1 and room.x0 == 0) or (wall == 3 and room.x1 > self.size_m[0] - 1e-6)
+        """Windows, a door and pictures on the walls of a room, where no doorway is."""
+        budget = self.config.num_solids // (4 * len(self.rooms))
+        frames = self.wall_frames(room)
+        for wall in self.rng.permutation(4):
+            R, middle, length = frames[wall]
+            inner = (wall == 1 and room.x0 > 0) or (wall == 3 and room.x1 < self.size_m[0] - 1e-6)
+            doorways = [R[:, 0] @ (doorway - middle) for doorway in self.doorways if abs(doorway[0] - middle[0]) < 0.1]
+            busy = [(along - 0.6, along + 0.6) for along in doorways] if inner else []
             kind = self.rng.random()
-            along = self.rng.uniform(-0.5, 0.5) * max(0.0, length - 1.8)
-            inward = R @ np.array([0.0, -1.0, 0.0])
-            if outer and kind < 0.35:
-                width, height, sill = self.rng.uniform(0.9, 1.6), self.rng.uniform(0.9, 1.3), self.rng.uniform(0.8, 1.0)
-                frame = self.decorator.plain((0.6, 0.95))
-                view = Material((self.decorator.texture("outside"),), (0.8, 0.9, 1.0), 0.9, None, 0.2, self.rng.uniform(1.0, 3.0))
-                parts = [
-                    box(along, -0.01, sill, width + 0.12, 0.02, height + 0.12, frame),
-                    box(along, -0.015, sill + 0.06, width, 0.022, height, view),
-                    box(along, -0.02, sill + 0.06, 0.05, 0.025, height, frame),
-                    box(along, -0.07, sill - 0.03, width + 0.2, 0.14, 0.03, frame),
-                ]
-                self.window_lights.append(R @ np.array([along, -0.35, sill + height / 2]) + middle)
-            elif outer and kind < 0.5:
-                door = self.decorator.front()
-                parts = [
-                    box(along, -0.02, 0, 0.95, 0.04, 2.05, door),
-                    box(along + 0.38, -0.06, 1.0, 0.12, 0.04, 0.025, self.decorator.plain((0.05, 0.9), 0.6)),
-                ]
-                place = R @ np.array([along, 0, 0]) + middle + 0.5 * inward
-                self.taken.append(Rectangle(place[0] - 0.5, place[0] + 0.5, place[1] - 0.5, place[1] + 0.5))
+            if not inner and kind < 0.4:
+                parts = self.window(busy, length)
+            elif not inner and kind < 0.5:
+                parts = self.door(busy, length)
             else:
-                parts = []
-                for _ in range(int(self.rng.integers(1, 3))):
-                    width, height = self.rng.uniform(0.3, 0.9), self.rng.uniform(0.3, 0.8)
-                    x, z = self.rng.uniform(-0.5, 0.5) * max(0.0, length - 1.2), self.rng.uniform(1.25, 1.6)
-                    parts += [
-                        box(x, -0.012, z - 0.03, width + 0.06, 0.024, height + 0.06, self.decorator.wood()),
-                        box(x, -0.016, z, width, 0.024, height, self.decorator.picture()),
-                    ]
-            if len(parts) <= self.solids_left() - 6:
-                self.solids += [part.moved(R, middle) for part in parts]
+                parts = self.pictures(busy, length)
+            if not parts or len(parts) > budget:
+                continue
+            budget -= len(parts)
+            self.solids += [part.moved(R, middle) for part in parts]
+            place = R @ (parts[0].center * [1, 0, 0]) + middle
+            if parts[0].material.emission > 0:
+                self.window_lights.append(place + R @ np.array([0.0, -0.35, parts[0].center[2]]))
+            elif parts[0].half_size[2] > 1:  # a door: keep the floor before it free
+                place = place + R @ np.array([0.0, -0.5, 0.0])
+                self.taken.append(Rectangle(place[0] - 0.5, place[0] + 0.5, place[1] - 0.5, place[1] + 0.5))
 
     def add_ceiling_lamp(self, room: Rectangle) -> None:
         """A disc under the ceiling, and the light it gives."""
@@ -250,27 +298,28 @@ class HomeBuilder:
     def add_wall_pieces(self, room: Rectangle, budget: int) -> None:
         """Furniture along the walls while it fits, and while the budget of solids lasts."""
         frames = self.wall_frames(room)
-        for _ in range(24):
-            piece = PIECES[self.rng.integers(len(PIECES))](self.decorator)
-            if len(piece.solids) > budget:
-                continue
+        for _ in range(120):
+            make_piece = PIECES[self.rng.integers(len(PIECES))]
             R_wall, middle, length = frames[self.rng.integers(4)]
-            if piece.width > length - 0.1:
+            piece = make_piece(self.decorator)
+            if len(piece.solids) > budget or piece.width > length - 0.1:
                 continue
-            along = self.rng.uniform(-0.5, 0.5) * (length - piece.width - 0.08)
             R = R_wall @ turn_z(self.rng.normal(0, 0.01))
-            t = middle + R_wall @ np.array([along, -piece.depth / 2 - self.rng.uniform(0.02, 0.06), 0.0])
-            foot = self.footprint(R, t, piece.width, piece.depth)
-            if any(foot.overlaps(other, gap=0.03) for other in self.taken):
-                continue
-            self.place(piece, R, t)
-            budget -= len(piece.solids)
+            for _ in range(4):
+                along = self.rng.uniform(-0.5, 0.5) * (length - piece.width - 0.08)
+                t = middle + R_wall @ np.array([along, -piece.depth / 2 - self.rng.uniform(0.02, 0.06), 0.0])
+                foot = self.footprint(R, t, piece.width, piece.depth)
+                if not any(foot.overlaps(other, gap=0.03) for other in self.taken):
+                    self.place(piece, R, t)
+                    budget -= len(piece.solids)
+                    break
+            if budget < 3:
+                return
 
     def add_clutter(self) -> None:
         """Small things on tables, boards and tops, until the home is full."""
-        for _ in range(3 * self.config.num_solids):
-            if not self.surfaces:
-                return
+        # Half as many again as there is room for: what is full first, boxes or cylinders, is not known yet.
+        while self.surfaces and len(self.small_things) < 1.5 * self.solids_left():
             surface = self.surfaces[self.rng.integers(len(self.surfaces))]
             self.small_things += clutter(self.decorator, surface)
 
@@ -280,7 +329,9 @@ class HomeBuilder:
         rgb, radius = np.zeros((NUM_LIGHTS, 3)), np.full(NUM_LIGHTS, 0.1)
         warm, cool = np.array([1.0, 0.85, 0.65]), np.array([0.85, 0.95, 1.1])
         sources = [(lamp, warm, self.rng.uniform(0.05, 0.2), self.rng.uniform(1.5, 4.0)) for lamp in self.lamps]
-        sources += [(window, cool, self.rng.uniform(0.25, 0.5), self.rng.uniform(1.0, 5.0)) for window in self.window_lights]
+        sources += [
+            (window, cool, self.rng.uniform(0.25, 0.5), self.rng.uniform(1.0, 5.0)) for window in self.window_lights
+        ]
         for slot, idx in enumerate(self.rng.permutation(len(sources))[:NUM_LIGHTS]):
             position[slot], color, radius[slot], strength = sources[idx]
             rgb[slot] = strength * color * self.rng.uniform(0.9, 1.1, 3)
@@ -331,14 +382,16 @@ def largest_component(free: Bool[np.ndarray, "X Y"]) -> Bool[np.ndarray, "X Y"]:
     label = np.where(free, np.arange(free.size).reshape(free.shape), -1)
     while True:  # each cell takes the largest label around it: a few dozen sweeps for a home
         spread = np.pad(label, 1, constant_values=-1)
-        around = np.maximum.reduce([spread[1:-1, 1:-1], spread[:-2, 1:-1], spread[2:, 1:-1], spread[1:-1, :-2], spread[1:-1, 2:]])
+        around = np.maximum.reduce(
+            [spread[1:-1, 1:-1], spread[:-2, 1:-1], spread[2:, 1:-1], spread[1:-1, :-2], spread[1:-1, 2:]]
+        )
         grown = np.where(free, around, -1)
         if np.array_equal(grown, label):
             break
         label = grown
     if not free.any():
         return free
-    return label == np.bincount(label[free]).argmax()
+    return np.asarray(label == np.bincount(label[free]).argmax())
 
 
 def fit_to_budget(solids: list[Solid], config: LayoutConfig) -> list[Solid]:
@@ -373,7 +426,10 @@ def to_tensors(home: Home, config: LayoutConfig) -> Rooms:
         return torch.from_numpy(np.asarray(rows, dtype=np.float32))[None]
 
     whole = [solid.material.period_m is None for solid in slots]
-    scale = [np.full(3, 0.5) if solid.material.period_m is None else solid.half_size / solid.material.period_m for solid in slots]
+    scale = [
+        np.full(3, 0.5) if solid.material.period_m is None else solid.half_size / solid.material.period_m
+        for solid in slots
+    ]
     for slot, solid in enumerate(slots):
         if solid.is_cylinder and solid.material.period_m is not None:  # a whole number of repeats around
             around = max(1.0, np.round(2 * np.pi * solid.half_size[0] / solid.material.period_m))
@@ -383,6 +439,7 @@ def to_tensors(home: Home, config: LayoutConfig) -> Rooms:
     return Rooms(
         unit_from_room=stacked([solid.R.T / solid.half_size[:, None] for solid in slots]),
         center=stacked([solid.center for solid in slots]),
+        reach_m=stacked([np.abs(solid.R) @ solid.half_size for solid in slots]),
         thickness_m=stacked([2 * float(solid.half_size.min()) for solid in slots]),
         casts_shadow=stacked([float(slot > 0 and solid.material.emission < 0.5) for slot, solid in enumerate(slots)]),
         face_texture=torch.tensor(textures, dtype=torch.int32)[None],

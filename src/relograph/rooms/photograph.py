@@ -1,7 +1,7 @@
 """From light to a photograph: what a phone's lens, sensor and software do to the ray caster's picture.
 
-Blur and defocus are done in image space. Every random number comes in from outside (`Optics`) or from a hash of the pixel's
-place, so a photograph depends on its seed alone: not on the device, the batch or the order of rendering.
+Blur and defocus are done in image space. Every random number comes in from outside (`Optics`) or from a hash of the
+pixel's place, so a photograph depends on its seed alone: not on the device, the batch or the order of rendering.
 """
 
 import math
@@ -103,7 +103,7 @@ def pixel_noise(seed: Int[Tensor, "B"], height: int, width: int) -> Float[Tensor
     bits = hash_bits(hash_bits(seed)[:, None] + place)  # [B, 3HW]
     total = (bits & 255) + ((bits >> 8) & 255) + ((bits >> 16) & 255) + ((bits >> 24) & 255)
     # Four uniform bytes: mean 4 x 127.5, variance 4 x (256^2 - 1) / 12.
-    return ((total - 510) / math.sqrt((256**2 - 1) / 3)).unflatten(1, (3, height, width))
+    return ((total - 510) / math.sqrt((256**2 - 1) / 3)).reshape(-1, 3, height, width)
 
 
 def blur_taps(device: torch.device) -> Float[Tensor, "taps 3"]:
@@ -151,7 +151,7 @@ def develop(light: Float[Tensor, "B 3 H W"], optics: Optics, effects: Effects) -
     if effects.exposure:
         # The mean of the roots, squared: a bright window does not turn the room black.
         metered = light.clamp_min(0).sqrt().mean(dim=(1, 2, 3)).square()
-        light = light * (0.22 * optics.exposure / (metered + 1e-4))[:, None, None, None]
+        light = light * (0.26 * optics.exposure / (metered + 1e-4))[:, None, None, None]
     if effects.vignetting:
         y = (torch.arange(height, device=light.device) + 0.5) / height * 2 - 1
         x = (torch.arange(width, device=light.device) + 0.5) / width * 2 - 1

@@ -1,9 +1,9 @@
 """The ray caster: rooms and cameras in, linear colour and depth out, in plain PyTorch on any device.
 
 Every quantity of a ray is a tensor [B, P] (images, pixels), a vector is three of them, and the solids are met one after
-another, so nothing of size [B, P, K] is ever stored. On a CPU the pixels are cut into pieces that fit the cache. On a GPU
-`torch.compile` makes one kernel of each group of solids, in which a thread follows one ray: as many solids as a thread has
-registers for, since with all of them at once it would keep them in slow memory.
+another, so nothing of size [B, P, K] is ever stored. On a CPU the pixels are cut into pieces that fit the cache. On a
+GPU `torch.compile` makes one kernel of each group of solids, in which a thread follows one ray: as many solids as a
+thread has registers for, since with all of them at once it would keep them in slow memory.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,8 +19,8 @@ from relograph.rooms.world import Rooms, Views
 NEAR_M = 0.02
 FAR_M = 1e6
 GROUP_SIZE = 8
-# Pixels worked on at once on a CPU: 64 kB a tensor, so that the dozen in use at a time stay in the cache.
-CPU_PIXELS = 1 << 14
+# Pixels worked on at once on a CPU: 128 kB a tensor, the best of 2^13 to 2^15 where it was tried.
+CPU_PIXELS = 1 << 15
 
 Vector = tuple[Tensor, Tensor, Tensor]
 """x, y and z of the same shape."""
@@ -89,23 +89,32 @@ class Solids:
     solid_idx: Int[Tensor, "G"]
 
 
-def groups_of_solids(rooms: Rooms, num_boxes: int, origin: Float[Tensor, "B 3"]) -> list[tuple[bool, Solids]]:
-    """All solids in groups, and whether a group is of cylinders."""
+def groups_of_solids(
+    rooms: Rooms, num_boxes: int, origin: Float[Tensor, "B 3"], ends: Vector
+) -> Iterator[tuple[bool, Solids]]:
+    """The solids that rays from `origin` to `ends` may meet, in groups, and whether a group is of cylinders.
+
+    A GPU gets all of them, so that its kernels always have the same shapes. A CPU is spared those that lie apart from
+    the box around the rays: half of them and more.
+    """
     start = (rooms.unit_from_room * (origin[:, None] - rooms.center)[:, :, None, :]).sum(dim=-1)  # [B, K, 3]
     solid_idx = torch.arange(start.shape[1], device=start.device)
-    groups = []
-    for first, last in ((0, num_boxes), (num_boxes, start.shape[1])):
-        for begin in range(first, last, GROUP_SIZE):
-            part = slice(begin, min(begin + GROUP_SIZE, last))
-            solids = Solids(
-                rooms.unit_from_room[:, part],
-                start[:, part],
-                rooms.thickness_m[:, part],
-                rooms.casts_shadow[:, part],
-                solid_idx[part],
-            )
-            groups.append((first == num_boxes, solids))
-    return groups
+    if not origin.is_cuda:
+        low = torch.stack([end.amin(dim=1) for end in ends], dim=-1).minimum(origin)[:, None]  # [B, 1, 3]
+        high = torch.stack([end.amax(dim=1) for end in ends], dim=-1).maximum(origin)[:, None]
+        apart = ((rooms.center - rooms.reach_m > high) | (rooms.center + rooms.reach_m < low)).any(dim=-1)
+        solid_idx = solid_idx[~apart.all(dim=0)]
+    for are_cylinders in (False, True):
+        for group in solid_idx[(solid_idx >= num_boxes) == are_cylinders].split(GROUP_SIZE):
+            if len(group) > 0:
+                solids = Solids(
+                    rooms.unit_from_room[:, group],
+                    start[:, group],
+                    rooms.thickness_m[:, group],
+                    rooms.casts_shadow[:, group],
+                    group,
+                )
+                yield are_cylinders, solids
 
 
 def intervals(
@@ -113,11 +122,12 @@ def intervals(
 ) -> Iterator[tuple[int, Float[Tensor, "B P"], Float[Tensor, "B P"]]]:
     """For each solid of a group: where rays enter and leave it; enter > leave where they miss it.
 
-    A box is the intersection of three slabs, a cylinder of a slab and a disc's shadow, so both are an interval of the ray.
+    A box is the intersection of three slabs, a cylinder of a slab and a disc's shadow, so both cut out one interval.
     """
 
     def slab(start: Tensor, along: Tensor) -> tuple[Tensor, Tensor]:
-        inverse = 1 / along
+        # Rays along a face are common, since homes stand square; a hair's breadth off, they need no case of their own.
+        inverse = 1 / (along + 1e-9)
         middle, half = start * inverse, inverse.abs()
         return -middle - half, half - middle
 
@@ -142,7 +152,7 @@ def intervals(
 def nearest_of(solids: Solids, are_cylinders: bool, directions: Vector, best: Int[Tensor, "B P"]) -> Int[Tensor, "B P"]:
     """The nearer of `best` and what the rays meet of these solids: a distance and, in the last byte, whose it is.
 
-    The bits of positive floats are ordered as the floats are, so the smallest of these numbers has the smallest distance.
+    The bits of positive floats are ordered as the floats are, so the smallest number has the smallest distance.
     """
     for member, enter, leave in intervals(solids, are_cylinders, directions):
         distance = torch.where((enter < leave) & (enter > NEAR_M), enter, FAR_M)
@@ -151,14 +161,18 @@ def nearest_of(solids: Solids, are_cylinders: bool, directions: Vector, best: In
     return best
 
 
-def where_rays_leave_the_shell(shell: Solids, directions: Vector) -> Int[Tensor, "B P"]:
-    """Distance to the walls, floor or ceiling (solid 0), packed as by `nearest_of`."""
+def where_rays_leave_the_shell(shell: Solids, directions: Vector) -> Float[Tensor, "B P"]:
+    """Distance to the walls, the floor or the ceiling, from inside."""
     ((_, _, leave),) = intervals(shell, False, directions)
-    return leave.view(torch.int32).to(torch.int64) << 8
+    return leave
 
 
 def cover_of(
-    solids: Solids, are_cylinders: bool, light_radius_m: Float[Tensor, "B"], to_points: Vector, most: Float[Tensor, "B P"]
+    solids: Solids,
+    are_cylinders: bool,
+    light_radius_m: Float[Tensor, "B"],
+    to_points: Vector,
+    most: Float[Tensor, "B P"],
 ) -> Float[Tensor, "B P"]:
     """The larger of `most` and how far these solids cover a light, seen from points: -0.5 not at all, 0.5 wholly.
 
@@ -223,7 +237,7 @@ def shade(
     hits: Hits,
     visibility: list[Float[Tensor, "B P"]],
 ) -> Vector:
-    """Linear colour of the surfaces that the rays met; `visibility` is each light's, or empty for light without shadows."""
+    """Linear colour of the surfaces that the rays met; `visibility` is each light's, or empty to leave shadows out."""
     solid = hits.solid_idx
 
     def pick(values: Float[Tensor, "B K"]) -> Float[Tensor, "B P"]:
@@ -247,7 +261,9 @@ def shade(
     weight_y = torch.where(on_side, y, torch.where(on_y, sign, 0.0))
     weight_z = torch.where(on_z, sign, 0.0)
     seen_from = torch.where(is_shell, -1.0, 1.0)  # the shell is seen from inside
-    normal = tuple(seen_from * (weight_x * axes[0][i] + weight_y * axes[1][i] + weight_z * axes[2][i]) for i in range(3))
+    normal = tuple(
+        seen_from * (weight_x * axes[0][i] + weight_y * axes[1][i] + weight_z * axes[2][i]) for i in range(3)
+    )
     normal = unit_length((normal[0], normal[1], normal[2]))
 
     # Texture coordinates: u along the face so that print reads from outside, v down the wall.
@@ -263,13 +279,13 @@ def shade(
     # One pixel covers depth / focal metres, more where the surface is seen at a slant.
     to_camera = unit_length((-directions[0], -directions[1], -directions[2]))
     facing = dot(normal, to_camera).abs().clamp_min(0.15)
-    periods_per_m = [dot(axis, axis).sqrt() * scale[i] for i, axis in enumerate(axes)]
-    periods_per_m = torch.maximum(
-        torch.maximum(torch.where(on_x, 0.0, periods_per_m[0]), torch.where(on_y, 0.0, periods_per_m[1])),
-        torch.where(on_z, 0.0, periods_per_m[2]),
-    )
+    along_x, along_y, along_z = (dot(axis, axis).sqrt() * scale[i] for i, axis in enumerate(axes))
+    periods_per_m = torch.maximum(torch.where(on_x, 0.0, along_x), torch.where(on_y, 0.0, along_y))
+    periods_per_m = torch.maximum(periods_per_m, torch.where(on_z, 0.0, along_z))
     footprint_m = hits.depth_m / views.focal_px[:, 0:1] * torch.rsqrt(facing)
-    textured = sample_texture(atlas.texels, atlas.num_textures, texture, u, v, footprint_m * periods_per_m * TEXTURE_SIZE)
+    textured = sample_texture(
+        atlas.texels, atlas.num_textures, texture, u, v, footprint_m * periods_per_m * TEXTURE_SIZE
+    )
     tint, contrast = pick_vector(rooms.tint), pick(rooms.contrast)
     albedo = [tint[i] + (textured[i] - tint[i]) * contrast for i in range(3)]
 
@@ -328,12 +344,19 @@ def first_hits(
     rooms: Rooms, num_boxes: int, origin: Float[Tensor, "B 3"], directions: Vector, kernels: Kernels
 ) -> Hits:
     """The nearest surface in front of each ray."""
-    groups = groups_of_solids(rooms, num_boxes, origin)
-    shell = Solids(*(getattr(groups[0][1], field.name)[:, :1] for field in fields(Solids)[:-1]), groups[0][1].solid_idx[:1])
+    shell = Solids(
+        rooms.unit_from_room[:, :1],
+        (rooms.unit_from_room[:, :1] * (origin[:, None] - rooms.center[:, :1])[:, :, None, :]).sum(dim=-1),
+        rooms.thickness_m[:, :1],
+        rooms.casts_shadow[:, :1],
+        torch.zeros(1, dtype=torch.long, device=origin.device),
+    )
 
     def nearest(directions: Vector) -> Tensor:
-        best = kernels.where_rays_leave_the_shell(shell, directions)
-        for are_cylinders, solids in groups:
+        leave = kernels.where_rays_leave_the_shell(shell, directions)
+        best = leave.view(torch.int32).to(torch.int64) << 8  # as `nearest_of` packs it: the shell is solid 0
+        ends = plus(of_image(origin), directions, leave)
+        for are_cylinders, solids in groups_of_solids(rooms, num_boxes, origin, ends):
             best = kernels.nearest_of(solids, are_cylinders, directions, best)
         return best
 
@@ -345,16 +368,16 @@ def light_visibility(
     rooms: Rooms, num_boxes: int, light: int, points: Vector, kernels: Kernels
 ) -> Float[Tensor, "B P"]:
     """Share of a light that reaches each point, within [0, 1], with soft edges."""
-    groups = groups_of_solids(rooms, num_boxes, rooms.light_position[:, light])
+    origin, radius_m = rooms.light_position[:, light], rooms.light_radius_m[:, light]
 
-    def cover(to_points: Vector) -> Tensor:
+    def cover(points: Vector) -> Tensor:
+        to_points = plus(points, of_image(origin), -1.0)
         most = torch.full_like(to_points[0], -1.0)
-        for are_cylinders, solids in groups:
-            most = kernels.cover_of(solids, are_cylinders, rooms.light_radius_m[:, light], to_points, most)
+        for are_cylinders, solids in groups_of_solids(rooms, num_boxes, origin, points):
+            most = kernels.cover_of(solids, are_cylinders, radius_m, to_points, most)
         return most
 
-    to_points = plus(points, of_image(rooms.light_position[:, light]), -1.0)
-    return 0.5 - in_pieces(cover, to_points).clamp(-0.5, 0.5)
+    return 0.5 - in_pieces(cover, points).clamp(-0.5, 0.5)
 
 
 def render(
@@ -370,6 +393,22 @@ def render(
     kernels: Kernels,
 ) -> tuple[Float[Tensor, "B 3 H W"], Float[Tensor, "B H W"]]:
     """Linear colour and depth in metres of one view in each room."""
+    if not views.center.is_cuda and len(views.center) > 1:  # a CPU does better with one image at a time
+        images = [
+            render(
+                rooms[one],
+                views[one],
+                atlas,
+                num_boxes=num_boxes,
+                light_gain=light_gain[one],
+                height=height,
+                width=width,
+                shadows=shadows,
+                kernels=kernels,
+            )
+            for one in (slice(b, b + 1) for b in range(len(views.center)))
+        ]
+        return torch.cat([color for color, _ in images]), torch.cat([depth_m for _, depth_m in images])
     directions = kernels.ray_directions(views, pixel_centers(height, width, views.center.device))
     hits = first_hits(rooms, num_boxes, views.center, directions, kernels)
     points = plus(of_image(views.center), directions, hits.depth_m)

@@ -12,7 +12,7 @@ from relograph.errors import ConfigError
 from relograph.geometry import Pose
 from relograph.rooms.covisibility import covisibility
 from relograph.rooms.layout import LayoutConfig, make_home, to_tensors
-from relograph.rooms.photograph import Effects, Darkroom, photograph, random_optics
+from relograph.rooms.photograph import Darkroom, Effects, photograph, random_optics
 from relograph.rooms.raycast import Kernels, first_hits, pixel_centers, ray_directions
 from relograph.rooms.textures import TextureAtlas, make_atlas
 from relograph.rooms.walks import scattered_views, views_of
@@ -35,7 +35,7 @@ class StreamConfig:
     num_nodes: int = 8
     """Images in a graph: the query and its neighbours."""
     overlap: tuple[float, float] = (0.2, 0.9)
-    """Wanted share of the query's pixels that each neighbour sees. Where a home has too few such views, the nearest ones serve."""
+    """Wanted share of the query's pixels that each neighbour sees; where too few have it, the nearest to it serve."""
     num_homes: int = 128
     """Homes in use at a time."""
     views_per_home: int = 96
@@ -56,12 +56,15 @@ class StreamConfig:
         if not 0 <= low < high <= 1:
             raise ConfigError(f"overlap must be two shares with 0 <= low < high <= 1, got {self.overlap}.")
         if not 1 <= self.num_nodes <= self.views_per_home:
-            raise ConfigError(f"num_nodes must be within 1 and views_per_home ({self.views_per_home}), got {self.num_nodes}.")
+            raise ConfigError(
+                f"num_nodes must be within 1 and views_per_home ({self.views_per_home}), got {self.num_nodes}."
+            )
         if min(self.image_height, self.image_width, self.graphs_per_batch, self.num_homes) < 1:
             raise ConfigError("image_height, image_width, graphs_per_batch and num_homes must be at least 1.")
         if not 0 <= self.homes_renewed_per_batch <= self.num_homes:
             raise ConfigError(
-                f"homes_renewed_per_batch must be within 0 and num_homes ({self.num_homes}), got {self.homes_renewed_per_batch}."
+                f"homes_renewed_per_batch must be within 0 and num_homes ({self.num_homes}), "
+                f"got {self.homes_renewed_per_batch}."
             )
 
 
@@ -103,7 +106,10 @@ class RoomStream:
         center, R_room_cam = scattered_views(home, rng, config.views_per_home)
         longer = max(config.image_height, config.image_width)
         focal_px = rng.uniform(*config.focal_range, config.views_per_home) * longer
-        distortion = rng.uniform(-1, 1, (config.views_per_home, 2)) * [config.max_distortion, 0.2 * config.max_distortion]
+        distortion = rng.uniform(-1, 1, (config.views_per_home, 2)) * [
+            config.max_distortion,
+            0.2 * config.max_distortion,
+        ]
         views = views_of(center, R_room_cam, focal_px, distortion, config.image_height, config.image_width)
         rooms, views = to_tensors(home, config.layout).to(self.device), views.to(self.device)
         return rooms, views, self._overlaps(rooms, views)
@@ -112,14 +118,16 @@ class RoomStream:
         """Entry [a, b]: the share of view a that view b sees."""
         config, count = self.config, len(views.center)
         scale = torch.tensor([PROBE_WIDTH / config.image_width, PROBE_HEIGHT / config.image_height], device=self.device)
-        coarse = Views(views.R_room_cam, views.center, views.focal_px * scale, views.principal_px * scale, views.distortion)
+        coarse = Views(
+            views.R_room_cam, views.center, views.focal_px * scale, views.principal_px * scale, views.distortion
+        )
         pixels = pixel_centers(PROBE_HEIGHT, PROBE_WIDTH, self.device)
         same_room = rooms[torch.zeros(count, dtype=torch.long, device=self.device)]
         hits = first_hits(same_room, config.layout.num_boxes, views.center, ray_directions(coarse, pixels), Kernels())
         depth_m = hits.depth_m.unflatten(1, (PROBE_HEIGHT, PROBE_WIDTH))
         a = torch.arange(count, device=self.device).repeat_interleave(count)
         b = torch.arange(count, device=self.device).repeat(count)
-        return covisibility(coarse[a], depth_m[a], coarse[b], depth_m[b], tolerance=0.1).unflatten(0, (count, count))
+        return covisibility(coarse[a], depth_m[a], coarse[b], depth_m[b], tolerance=0.1).reshape(count, count)
 
     def _choose(
         self, overlaps: Float[Tensor, "homes M M"], generator: torch.Generator

@@ -61,7 +61,8 @@ def smooth_noise(generator: Generator, device: torch.device, cells_x: int, cells
     pad_x, pad_y = (2, 2) if min(cells_x, cells_y) >= 2 else (2 * cells_x, 2 * cells_y)
     y = (torch.arange(TEXTURE_SIZE, device=device) + 0.5) / TEXTURE_SIZE * cells_y + pad_y
     x = (torch.arange(TEXTURE_SIZE, device=device) + 0.5) / TEXTURE_SIZE * cells_x + pad_x
-    at = torch.stack(torch.broadcast_tensors(2 * x[None] / grid.shape[3] - 1, 2 * y[:, None] / grid.shape[2] - 1), dim=-1)
+    at_y, at_x = torch.meshgrid(2 * y / grid.shape[2] - 1, 2 * x / grid.shape[3] - 1, indexing="ij")
+    at = torch.stack([at_x, at_y], dim=-1)
     return F.grid_sample(grid, at[None], mode="bicubic", align_corners=False)[0, 0]
 
 
@@ -98,7 +99,7 @@ def dead_leaves(generator: Generator, device: torch.device, *, num_leaves: int =
     tile = mix(colors[0], colors[1], 0.5 + 0.5 * smooth_noise(generator, device, 2, 2))
     smallest = 0.012
     for leaf in range(num_leaves):
-        # p(r) ~ r^-3 between the smallest and the largest radius, drawn by inverting its distribution. Large ones first.
+        # p(r) ~ r^-3 between the smallest and the largest radius, by inverting its distribution; large ones first.
         share = (leaf + uniform(generator)) / num_leaves
         radius = (largest**-2 + share * (smallest**-2 - largest**-2)) ** -0.5
         dx, dy = wrapped(x - uniform(generator)), wrapped(y - uniform(generator))
@@ -142,7 +143,11 @@ def tiles(generator: Generator, device: torch.device) -> Tile:
     shift = 0.5 * (row % 2) if columns != rows else torch.zeros_like(y)
     column = (x * columns + shift).long() % columns
     colors = random_colors(generator, 2, saturation=0.35).to(device)
-    which = ((row + column) % 2).float() if uniform(generator) < 0.35 else torch.zeros(TEXTURE_SIZE, TEXTURE_SIZE, device=device)
+    which = (
+        ((row + column) % 2).float()
+        if uniform(generator) < 0.35
+        else torch.zeros(TEXTURE_SIZE, TEXTURE_SIZE, device=device)
+    )
     brightness = 0.85 + 0.3 * torch.rand(rows, columns, generator=generator).to(device)
     tile = mix(colors[0], colors[1], which) * brightness[row.expand(-1, TEXTURE_SIZE), column]
     tile = tile * (1 + 0.08 * fractal_noise(generator, device, 8, 4))
@@ -160,7 +165,9 @@ def fabric(generator: Generator, device: torch.device) -> Tile:
     pattern = uniform(generator)
     stripes = int(uniform(generator, 2, 10))
     if pattern < 0.3:
-        tile = mix(colors[0], colors[1], (torch.sin(2 * math.pi * stripes * x) > uniform(generator, -0.5, 0.5)).float() + 0 * y)
+        tile = mix(
+            colors[0], colors[1], (torch.sin(2 * math.pi * stripes * x) > uniform(generator, -0.5, 0.5)).float() + 0 * y
+        )
     elif pattern < 0.6:
         tile = mix(colors[0], colors[1], 0.55 * (torch.sin(2 * math.pi * stripes * x) > 0.2).float() + 0 * y)
         tile = mix(tile, colors[2], 0.5 * (torch.sin(2 * math.pi * stripes * y) > 0.3).float() + 0 * x)
@@ -173,9 +180,7 @@ def fabric(generator: Generator, device: torch.device) -> Tile:
     return (tile * (0.85 + 0.15 * weave) * (1 + 0.05 * fractal_noise(generator, device, 16, 3))).clamp(0, 1)
 
 
-def glyph_rows(
-    generator: Generator, device: torch.device, rows: int, fill: float
-) -> Float[Tensor, "256 256"]:
+def glyph_rows(generator: Generator, device: torch.device, rows: int, fill: float) -> Float[Tensor, "256 256"]:
     """Ink, 0 or 1, of lines of text-like marks: letters of strokes, words with gaps, paragraphs that end early."""
     ink = torch.zeros(TEXTURE_SIZE, TEXTURE_SIZE)
     height = TEXTURE_SIZE // rows
@@ -230,7 +235,10 @@ def books(generator: Generator, device: torch.device) -> Tile:
         spine, ink = random_colors(generator, 2, saturation=0.9).to(device)
         top = int(uniform(generator, 0, 60))
         span = slice(x, min(x + width, TEXTURE_SIZE))
-        title = titles[top:, span] * (torch.arange(TEXTURE_SIZE - top, device=device) < uniform(generator, 60, 200))[:, None]
+        title = (
+            titles[top:, span]
+            * (torch.arange(TEXTURE_SIZE - top, device=device) < uniform(generator, 60, 200))[:, None]
+        )
         tile[:, top:, span] = spine[:, None, None] + (ink - spine)[:, None, None] * title
         tile[:, top:, x : x + 1] *= 0.4
         x += width
@@ -276,7 +284,9 @@ def outside(generator: Generator, device: torch.device) -> Tile:
     clouds = fractal_noise(generator, device, 3, 5).clamp(0, 1)
     tile = mix(mix(sky, torch.tensor([0.85, 0.9, 0.95]), y.expand(-1, TEXTURE_SIZE)), torch.ones(3), clouds)
     hill = 0.55 + 0.08 * smooth_noise(generator, device, 3, 3)[:1]
-    green = torch.tensor([0.25, 0.4, 0.18]).to(device)[:, None, None] * (1 + 0.5 * fractal_noise(generator, device, 8, 4))
+    green = torch.tensor([0.25, 0.4, 0.18]).to(device)[:, None, None] * (
+        1 + 0.5 * fractal_noise(generator, device, 8, 4)
+    )
     tile = mix(tile, green.clamp(0, 1), (y > hill).float())
     for _ in range(int(uniform(generator, 2, 7))):
         left, width, top = uniform(generator), uniform(generator, 0.06, 0.2), uniform(generator, 0.3, 0.6)
@@ -335,17 +345,21 @@ def pack_texels(tiles_rgb: UInt8[Tensor, "num_textures 3 256 256"]) -> Int[Tenso
 
 
 def read_photographs(folder: Path) -> UInt8[Tensor, "num_photos 3 256 256"]:
-    """The photographs of a folder, cropped to squares, as tiles; sorted by name, so an atlas does not depend on the disk."""
+    """The photographs of a folder, cropped to squares, as tiles, in the order of their names."""
     paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in {".jpg", ".jpeg", ".png", ".webp"})
     if not paths:
-        raise DatasetError(f"{folder}: expected photographs to use as textures (.jpg, .png, .webp), found none. Name another folder.")
+        raise DatasetError(
+            f"{folder}: expected photographs to use as textures (.jpg, .png, .webp), found none. Name another folder."
+        )
     tiles_rgb = []
     for path in paths:
         try:
             with Image.open(path) as opened:
                 square = ImageOps.fit(ImageOps.exif_transpose(opened).convert("RGB"), (TEXTURE_SIZE, TEXTURE_SIZE))
         except (OSError, UnidentifiedImageError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise DatasetError(f"{path}: expected a photograph, found {error}. Take it out of the folder of textures.") from error
+            raise DatasetError(
+                f"{path}: expected a photograph, found {error}. Take it out of the folder of textures."
+            ) from error
         flat = torch.frombuffer(bytearray(square.tobytes()), dtype=torch.uint8)
         tiles_rgb.append(flat.reshape(TEXTURE_SIZE, TEXTURE_SIZE, 3).permute(2, 0, 1))
     return torch.stack(tiles_rgb)

@@ -28,7 +28,8 @@ class Walk:
         """Radians a second about the camera's own axes."""
         R_next = np.concatenate([self.R_room_cam[1:], self.R_room_cam[-1:]])
         turn = np.swapaxes(self.R_room_cam, 1, 2) @ R_next
-        return np.stack([turn[:, 2, 1] - turn[:, 1, 2], turn[:, 0, 2] - turn[:, 2, 0], turn[:, 1, 0] - turn[:, 0, 1]], 1) / 2 / STEP_S
+        twist = (turn - np.swapaxes(turn, 1, 2)) / 2  # for small turns this is the rotation vector's cross product
+        return np.stack([twist[:, 2, 1], twist[:, 0, 2], twist[:, 1, 0]], axis=1) / STEP_S
 
 
 def smooth(values: Float[np.ndarray, "n d"], sigma: float) -> Float[np.ndarray, "n d"]:
@@ -44,7 +45,7 @@ def smooth(values: Float[np.ndarray, "n d"], sigma: float) -> Float[np.ndarray, 
 def wander(rng: Generator, count: int, sigma: float, scale: float, dims: int = 1) -> Float[np.ndarray, "n d"]:
     """Smooth random motion about zero with standard deviation `scale`; `sigma` steps long."""
     raw = smooth(rng.normal(size=(count + int(6 * sigma), dims)), sigma)[:count]
-    return scale * raw / (raw.std() + 1e-9)
+    return np.asarray(scale * raw / (raw.std() + 1e-9))
 
 
 def steps_from(walkable: Bool[np.ndarray, "X Y"], start: tuple[int, int]) -> Int[np.ndarray, "X Y"]:
@@ -82,7 +83,7 @@ def floor_path(home: Home, rng: Generator, length_m: float) -> Float[np.ndarray,
 
 def distance_to_solids(home: Home, points: Float[np.ndarray, "n 3"]) -> Float[np.ndarray, "n"]:
     """Metres from each point to the nearest surface; negative inside a solid or outside the home."""
-    nearest = np.minimum(points, home.size_m - points).min(axis=1)
+    nearest: np.ndarray = np.minimum(points, home.size_m - points).min(axis=1)
     for solid in home.solids[1:]:
         local = (points - solid.center) @ solid.R
         if solid.is_cylinder:
@@ -112,7 +113,7 @@ def gaze_targets(home: Home, rng: Generator, count: int) -> Float[np.ndarray, "n
     anywhere = rng.uniform([0, 0, 0.3], [home.size_m[0], home.size_m[1], 2.0], (count, 3))
     targets = np.where(rng.random((count, 1)) < 0.25, anywhere, targets)
     targets[:, 2] = np.clip(targets[:, 2], 0.3, 1.9)
-    return targets + rng.normal(0, 0.15, (count, 3))
+    return np.asarray(targets + rng.normal(0, 0.15, (count, 3)))
 
 
 def gaze_direction(center: Float[np.ndarray, "n 3"], target: Float[np.ndarray, "n 3"]) -> Float[np.ndarray, "n 3"]:
@@ -120,7 +121,7 @@ def gaze_direction(center: Float[np.ndarray, "n 3"], target: Float[np.ndarray, "
     offset = target - center
     level = np.maximum(np.linalg.norm(offset[:, :2], axis=1), 0.3)
     offset[:, 2] = np.clip(offset[:, 2], -0.8 * level, 0.35 * level)
-    return offset / np.linalg.norm(offset, axis=1, keepdims=True)
+    return np.asarray(offset / np.linalg.norm(offset, axis=1, keepdims=True))
 
 
 def walk(home: Home, rng: Generator, num_steps: int) -> Walk:
@@ -148,12 +149,12 @@ def walk(home: Home, rng: Generator, num_steps: int) -> Walk:
     step = 0
     while step < num_steps:
         until = step + int(rng.integers(40, 110))
-        target = gaze_targets(home, rng, 8)
+        target = gaze_targets(home, rng, 10)
         offset = np.linalg.norm(target - center[step], axis=1)
-        target = target[np.abs(offset - 2.2).argmin()]  # neither at one's feet nor at the far end of the home
+        target = target[np.abs(offset - 2.8).argmin()]  # neither at one's feet nor at the far end of the home
         gaze[step:until] = gaze_direction(center[step:until], np.broadcast_to(target, center[step:until].shape))
         step = until
-    gaze = smooth(gaze, 14) + wander(rng, num_steps, 2, 0.004, dims=3)
+    gaze = smooth(gaze, 20) + wander(rng, num_steps, 2, 0.004, dims=3)
     # Turning right round passes through a short mean direction: keep it level rather than let it point anywhere.
     gaze[:, :2] += np.where(np.linalg.norm(gaze, axis=1, keepdims=True) < 0.2, [0.3, 0.0], 0.0)
     roll = wander(rng, num_steps, 25, np.radians(2.5))[:, 0] + wander(rng, num_steps, 2, np.radians(0.2))[:, 0]
@@ -174,10 +175,14 @@ def views_of(
         return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
 
     principal = np.tile([width / 2, height / 2], (len(center), 1))
-    return Views(single(R_room_cam), single(center), single(np.stack([focal_px] * 2, 1)), single(principal), single(distortion))
+    return Views(
+        single(R_room_cam), single(center), single(np.stack([focal_px] * 2, 1)), single(principal), single(distortion)
+    )
 
 
-def scattered_views(home: Home, rng: Generator, count: int) -> tuple[Float[np.ndarray, "n 3"], Float[np.ndarray, "n 3 3"]]:
+def scattered_views(
+    home: Home, rng: Generator, count: int
+) -> tuple[Float[np.ndarray, "n 3"], Float[np.ndarray, "n 3 3"]]:
     """Centres and rotations of cameras held anywhere a person can stand, at any height and at any slant."""
     cells = home.cell_centers()
     xy = cells[rng.integers(len(cells), size=count)] + rng.uniform(-0.5, 0.5, (count, 2)) * CELL_M

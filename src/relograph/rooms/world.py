@@ -1,13 +1,13 @@
 """What the ray caster needs to know of a batch of rooms and of the cameras in them, as plain tensors.
 
-Every solid is a unit box or a unit cylinder seen through an affine map: `unit = unit_from_room @ (point - center)`. One map
-covers thin slabs, planes, tilted books and round tables, and a ray meets them all with the same few lines.
+Every solid is a unit box or a unit cylinder seen through an affine map: `unit = unit_from_room @ (point - center)`.
+One map covers thin slabs, planes, tilted books and round tables, and a ray meets them all with the same few lines.
 
 The room frame: metres, z up, the floor at z = 0.
 """
 
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -15,34 +15,38 @@ from torch import Tensor
 
 NUM_LIGHTS = 3
 
+Bundle = TypeVar("Bundle", bound="TensorBundle")  # not typing.Self, which a checker at run time cannot follow
+
 
 @dataclass(frozen=True)
 class TensorBundle:
     """A frozen record of tensors that share their first dimension."""
 
-    def to(self, device: torch.device | str) -> Self:
+    def to(self: Bundle, device: torch.device | str) -> Bundle:
         """The same record on another device."""
         return type(self)(*(getattr(self, field.name).to(device) for field in fields(self)))
 
-    def __getitem__(self, index: Tensor | slice | list[int]) -> Self:
+    def __getitem__(self: Bundle, index: Tensor | slice) -> Bundle:
         """The chosen entries; an index may repeat."""
         return type(self)(*(getattr(self, field.name)[index] for field in fields(self)))
 
     @classmethod
-    def cat(cls, bundles: list[Self]) -> Self:
+    def cat(cls: type[Bundle], bundles: list[Bundle]) -> Bundle:
         """One record with the entries of all."""
         return cls(*(torch.cat([getattr(bundle, field.name) for bundle in bundles]) for field in fields(cls)))
 
 
 @dataclass(frozen=True)
 class Rooms(TensorBundle):
-    """B rooms with K solids each: solid 0 is the shell (seen from inside), then `num_boxes - 1` boxes, then cylinders."""
+    """B rooms with K solids each: first the shell (seen from inside), then `num_boxes - 1` boxes, then cylinders."""
 
     unit_from_room: Float[Tensor, "B K 3 3"]
     """Rows are the solid's axes divided by its half sizes. A cylinder's axis is the third."""
     center: Float[Tensor, "B K 3"]
+    reach_m: Float[Tensor, "B K 3"]
+    """Half the size of the box along x, y and z that holds the solid."""
     thickness_m: Float[Tensor, "B K"]
-    """Smallest full size: a shadow's soft edge is never wider than its caster is thick, so slabs do not glow through."""
+    """Smallest full size: a shadow's soft edge is never wider than its caster is thick."""
     casts_shadow: Float[Tensor, "B K"]
     """1 or 0. The shell has every light inside it, and a lamp does not shade itself."""
     face_texture: Int[Tensor, "B K 6"]

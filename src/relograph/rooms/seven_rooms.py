@@ -1,0 +1,331 @@
+"""SevenRooms: rooms on disk in the 7-Scenes layout, walked three times each.
+
+The same seed gives the same rooms and walks at both sizes: `small` has every tenth pose of `full`, at half the
+resolution.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from PIL import Image
+from torch import multiprocessing
+
+from relograph.errors import ConfigError, DatasetError
+from relograph.geometry import Camera, Pose
+from relograph.progress import SILENT, Progress
+from relograph.rooms.layout import Home, LayoutConfig, make_home, to_tensors
+from relograph.rooms.photograph import Darkroom, Effects, Optics, photograph, random_optics
+from relograph.rooms.textures import TextureAtlas, make_atlas
+from relograph.rooms.walks import Walk, views_of, walk
+from relograph.rooms.world import Rooms, Views
+from relograph.scenes.camera_models import camera_line
+from relograph.scenes.writing import exact, writing_folder
+
+LAYOUT = LayoutConfig(num_boxes=56, num_cylinders=16, max_rooms=2)
+STEPS_PER_WALK = 1000
+SEQUENCES = {"seq-01": "Train", "seq-02": "Train", "seq-03": "Test"}
+SHUTTER_S = 1 / 80
+FRAMES_PER_JOB = 5
+FRAMES_PER_GPU_BATCH = 50
+RECIPE_FILE = "room.json"
+RECIPE_VERSION = 1
+"""Raised whenever the same seed would give other images, so that old folders are not taken for new ones."""
+
+
+@dataclass(frozen=True)
+class RecordingSize:
+    """How much of a walk is kept."""
+
+    height: int
+    width: int
+    every: int
+
+
+SIZES = {"small": RecordingSize(240, 320, every=10), "full": RecordingSize(480, 640, every=1)}
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One sequence of one room, ready to be photographed."""
+
+    sequence: str
+    rooms: Rooms
+    views: Views
+    optics: Optics
+    T_world_cam: Pose
+    height: int
+    width: int
+
+    def __len__(self) -> int:
+        return len(self.views.center)
+
+
+def room_camera(seed: int, room: int, size: RecordingSize) -> Camera:
+    """The phone that a room was filmed with."""
+    rng = np.random.default_rng([seed, room, 1])
+    focal_px = rng.uniform(0.78, 0.92) * size.width
+    distortion = (rng.uniform(-0.02, 0.04), rng.uniform(-0.01, 0.01), 0.0, 0.0)
+    return Camera(
+        size.width,
+        size.height,
+        focal_px,
+        focal_px,
+        size.width / 2,
+        size.height / 2,
+        distortion=distortion,
+        model="opencv",
+    )
+
+
+def pose_of(path: Walk) -> Pose:
+    """T_room_cam along a walk, in float64."""
+    return Pose.from_rotation_and_translation(path.R_room_cam, path.center)
+
+
+def optics_of_walk(path: Walk, camera: Camera, generator: torch.Generator) -> Optics:
+    """One light for the whole walk, an exposure that drifts, and blur from how the camera turns."""
+    count = len(path.center)
+    optics = random_optics(count, camera.width, generator)
+    longest = 0.015 * camera.width  # frames with more smear than this people throw away
+    turning = torch.from_numpy(path.angular_velocity()).float()
+    drift = torch.cumsum(torch.randn(count, generator=generator), dim=0) * 0.004
+    return replace(
+        optics,
+        light_gain=optics.light_gain[:1].expand(count, -1),
+        exposure=torch.exp(drift.clamp(-0.4, 0.4)),
+        white_balance=optics.white_balance[:1].expand(count, -1),
+        vignetting=optics.vignetting[:1].expand(count),
+        motion_px=(torch.stack([-turning[:, 1], turning[:, 0]], dim=1) * camera.fx * SHUTTER_S).clamp(
+            -longest, longest
+        ),
+        focus_m=torch.full((count,), 2.0),
+        blur_px=optics.blur_px[:1].expand(count) * 0.5,
+        noise=optics.noise[:1].expand(count),
+    )
+
+
+def make_room_home(seed: int, room: int, range_by_family: dict[str, range]) -> Home:
+    """The home of room number `room`."""
+    return make_home(int(np.random.default_rng([seed, room]).integers(2**31)), range_by_family, LAYOUT)
+
+
+def make_recording(home: Home, seed: int, room: int, sequence: str, size: RecordingSize) -> Recording:
+    """A sequence of a room; the world frame is the first camera of the first training sequence."""
+    walks = {
+        name: walk(home, np.random.default_rng([seed, room, 2, idx]), STEPS_PER_WALK)
+        for idx, name in enumerate(SEQUENCES)
+        if name in (sequence, "seq-01")
+    }
+    camera = room_camera(seed, room, size)
+    T_world_room = pose_of(walks["seq-01"])[0].inverse()
+    path = walks[sequence]
+    generator = torch.Generator().manual_seed(
+        int(np.random.default_rng([seed, room, 3, int(sequence[-2:])]).integers(2**31))
+    )
+    kept = slice(None, None, size.every)
+    views = views_of(
+        path.center,
+        path.R_room_cam,
+        np.full(STEPS_PER_WALK, camera.fx),
+        np.tile(camera.distortion[:2], (STEPS_PER_WALK, 1)),
+        size.height,
+        size.width,
+    )
+    return Recording(
+        sequence,
+        to_tensors(home, LAYOUT),
+        views[kept],
+        optics_of_walk(path, camera, generator)[kept],
+        (T_world_room @ pose_of(path))[kept],
+        size.height,
+        size.width,
+    )
+
+
+def take_photos(
+    recording: Recording, frames: range, atlas: TextureAtlas, darkroom: Darkroom
+) -> tuple[UInt8[np.ndarray, "n H W 3"], Float[np.ndarray, "n H W"]]:
+    """Photographs and depths in metres of some frames, on the device of the atlas."""
+    device, some = atlas.texels.device, slice(frames.start, frames.stop)
+    images, depth_m = photograph(
+        recording.rooms[torch.zeros(len(frames), dtype=torch.long)].to(device),
+        recording.views[some].to(device),
+        atlas,
+        recording.optics[some].to(device),
+        num_boxes=LAYOUT.num_boxes,
+        height=recording.height,
+        width=recording.width,
+        effects=Effects(),
+        darkroom=darkroom,
+    )
+    return images.permute(0, 2, 3, 1).cpu().numpy(), depth_m.cpu().numpy()
+
+
+def write_frame(
+    folder: Path, frame: int, image: UInt8[np.ndarray, "H W 3"], depth_m: Float[np.ndarray, "H W"], T_world_cam: Pose
+) -> None:
+    """The three files of a frame in the 7-Scenes layout: colour, depth in millimetres, pose."""
+    stem = folder / f"frame-{frame:06d}"
+    Image.fromarray(image).save(f"{stem}.color.png", compress_level=1)
+    millimetres = np.clip(np.round(depth_m * 1000), 0, 65535).astype(np.uint16)
+    Image.fromarray(millimetres).save(f"{stem}.depth.png", compress_level=1)
+    rows = T_world_cam.matrix().tolist()
+    Path(f"{stem}.pose.txt").write_text("".join(exact(row) + "\n" for row in rows))
+
+
+@dataclass(frozen=True)
+class Job:
+    """A few frames for one process to render and write."""
+
+    folder: Path
+    seed: int
+    room: int
+    size: RecordingSize
+    sequence: str
+    frames: range
+
+
+class Studio:
+    """What a process keeps between jobs: the textures, and the recording it worked on last."""
+
+    def __init__(self, atlas: TextureAtlas) -> None:
+        self.atlas = atlas
+        self.darkroom = Darkroom.on(atlas.texels.device)
+        self._last: tuple[tuple[int, int, str, RecordingSize], Recording] | None = None
+
+    def recording(self, job: Job) -> Recording:
+        """The recording of a job; making one takes longer than rendering a frame, so the last one is kept."""
+        key = (job.seed, job.room, job.sequence, job.size)
+        if self._last is None or self._last[0] != key:
+            home = make_room_home(job.seed, job.room, self.atlas.range_by_family)
+            self._last = (key, make_recording(home, job.seed, job.room, job.sequence, job.size))
+        return self._last[1]
+
+    def do(self, job: Job) -> int:
+        """Render and write the frames of a job; how many there were."""
+        recording = self.recording(job)
+        images, depth_m = take_photos(recording, job.frames, self.atlas, self.darkroom)
+        with ThreadPoolExecutor(1 if self.atlas.texels.device.type == "cpu" else os.cpu_count()) as writers:
+            written = [
+                writers.submit(
+                    write_frame, job.folder / job.sequence, frame, images[i], depth_m[i], recording.T_world_cam[frame]
+                )
+                for i, frame in enumerate(job.frames)
+            ]
+            for one in written:
+                one.result()
+        return len(job.frames)
+
+
+_studio: Studio | None = None
+
+
+def _open_studio(atlas: TextureAtlas) -> None:
+    """What a worker process does first."""
+    global _studio
+    torch.set_num_threads(1)
+    _studio = Studio(atlas)
+
+
+def _do_in_worker(job: Job) -> int:
+    assert _studio is not None
+    return _studio.do(job)
+
+
+def jobs_of_room(folder: Path, seed: int, room: int, size: RecordingSize, frames_per_job: int) -> list[Job]:
+    """All frames of a room, cut into jobs."""
+    count = len(range(0, STEPS_PER_WALK, size.every))
+    return [
+        Job(folder, seed, room, size, sequence, range(start, min(start + frames_per_job, count)))
+        for sequence in SEQUENCES
+        for start in range(0, count, frames_per_job)
+    ]
+
+
+@contextmanager
+def studios(atlas: TextureAtlas, workers: int) -> Iterator[Callable[[list[Job]], Iterator[int]]]:
+    """What does jobs and gives the number of frames of each as it is done, in this process or in several."""
+    if workers == 1 or atlas.texels.is_cuda:
+        studio = Studio(atlas)
+        yield lambda jobs: map(studio.do, jobs)
+        return
+    # Fresh processes, not forks: a fork of a process whose torch has threads can hang.
+    with multiprocessing.get_context("spawn").Pool(workers, _open_studio, (atlas,)) as pool:
+        yield lambda jobs: pool.imap_unordered(_do_in_worker, jobs)
+
+
+def is_finished(folder: Path, recipe: Mapping[str, object]) -> bool:
+    """Whether this very room is there already; another one in its place is an error."""
+    if not folder.exists():
+        return False
+    try:
+        found = json.loads((folder / RECIPE_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DatasetError(
+            f"{folder}: expected nothing, or a room that this command made, found a folder without a readable "
+            f"{RECIPE_FILE}. Choose another folder."
+        ) from error
+    if found != recipe:
+        raise DatasetError(
+            f"{folder}: expected a room made with {json.dumps(recipe)}, found one made with {json.dumps(found)}. "
+            "Choose another folder, or repeat its options."
+        )
+    return True
+
+
+def create_seven_rooms(
+    directory: Path,
+    *,
+    num_rooms: int = 7,
+    size: str = "small",
+    seed: int = 0,
+    workers: int | None = None,
+    device: str = "cpu",
+    textures: Path | None = None,
+    progress: Progress = SILENT,
+) -> None:
+    """Write `room-1`, `room-2`, ... into a folder; a room that is there already, made alike, is kept as it is."""
+    if size not in SIZES:
+        raise ConfigError(f"size must be one of {', '.join(SIZES)}, got {size!r}.")
+    if num_rooms < 1:
+        raise ConfigError(f"the number of rooms must be at least 1, got {num_rooms}.")
+    photographs = None if textures is None else sorted(path.name for path in textures.glob("**/*"))
+    recipes = {
+        directory / f"room-{room + 1}": {
+            "version": RECIPE_VERSION,
+            "seed": seed,
+            "room": room + 1,
+            "size": size,
+            "textures": photographs,
+        }
+        for room in range(num_rooms)
+    }
+    missing = [folder for folder, recipe in recipes.items() if not is_finished(folder, recipe)]
+    if not missing:
+        return
+    atlas = make_atlas(seed, photographs=textures).to(device)
+    frames_per_job = FRAMES_PER_JOB if device == "cpu" else FRAMES_PER_GPU_BATCH
+    total = len(missing) * len(SEQUENCES) * len(range(0, STEPS_PER_WALK, SIZES[size].every))
+    workers = min(workers or os.cpu_count() or 1, total)
+    with studios(atlas, workers) as do, progress.task("rendering rooms", total=total) as advance:
+        for folder in missing:
+            room = int(folder.name.removeprefix("room-")) - 1
+            with writing_folder(folder) as partial:
+                for sequence in SEQUENCES:
+                    (partial / sequence).mkdir()
+                for split in ("Train", "Test"):
+                    names = [f"sequence{int(name[-2:])}\n" for name, of in SEQUENCES.items() if of == split]
+                    (partial / f"{split}Split.txt").write_text("".join(names))
+                (partial / "camera.txt").write_text(camera_line(room_camera(seed, room, SIZES[size])) + "\n")
+                jobs = jobs_of_room(partial, seed, room, SIZES[size], frames_per_job)
+                for count in do(jobs):
+                    advance(count)
+                (partial / RECIPE_FILE).write_text(json.dumps(recipes[folder], indent=1) + "\n", encoding="utf-8")
