@@ -1,16 +1,20 @@
 """Files of numbers say where they came from."""
 
+import io
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
+import tarfile
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-from relograph.results import command_line, write_result
+from relograph.results import command_line, source_sha256, write_result
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -37,7 +41,17 @@ def test_a_result_carries_its_rows_and_its_provenance(tmp_path: Path):
     metadata = document["metadata"]
     assert isinstance(metadata, dict)
     assert set(metadata) == {
-        *("command", "git_commit", "git_dirty", "timestamp_utc", "python", "relograph", "torch", "numpy"),
+        *(
+            "command",
+            "git_commit",
+            "git_dirty",
+            "source_sha256",
+            "timestamp_utc",
+            "python",
+            "relograph",
+            "torch",
+            "numpy",
+        ),
         *("device", "device_name", "num_cores", "seed", "dataset"),
     }
     assert (metadata["command"], metadata["seed"], metadata["dataset"]) == ("relograph bench rooms", 3, "SevenRooms")
@@ -87,3 +101,37 @@ def test_committed_results_say_where_they_came_from(path: Path):
     assert {"command", "git_commit", "git_dirty", "timestamp_utc", "torch", "device", "seed"} <= set(metadata)
     assert re.fullmatch(r"[0-9a-f]{40}", str(metadata["git_commit"]))
     assert not re.search(r"(^|[\s=])/(?!dev/)", str(metadata["command"])), "a path of somebody's machine"
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "results").rglob("*.json")), ids=lambda path: path.name)
+def test_committed_results_come_from_the_code_of_their_commit(path: Path, tmp_path: Path):
+    metadata = read(path)["metadata"]
+    assert isinstance(metadata, dict)
+    git = ["git", "-C", str(REPOSITORY)]
+    archive = subprocess.run([*git, "archive", str(metadata["git_commit"]), "src"], capture_output=True, check=False)
+    if archive.returncode != 0:
+        pytest.skip("the commit is not in this checkout, which may be shallow or no checkout at all")
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
+        files.extractall(tmp_path, filter="data")
+    assert metadata["source_sha256"] == source_sha256(tmp_path / "src" / "relograph")
+
+
+def test_outside_a_checkout_the_commit_is_what_the_environment_says(tmp_path: Path):
+    shutil.copytree(
+        REPOSITORY / "src" / "relograph", tmp_path / "relograph", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    program = "from relograph.results import provenance; print(provenance(command='', seed=0)['git_commit'])"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "RELOGRAPH_COMMIT": "0123abcd"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "0123abcd"
+
+
+def test_the_hash_of_the_source_changes_with_any_file(tmp_path: Path):
+    (tmp_path / "a.py").write_text("x = 1\n")
+    before = source_sha256(tmp_path)
+    (tmp_path / "b.py").write_text("")
+    with_another = source_sha256(tmp_path)
+    (tmp_path / "a.py").write_text("x = 2\n")
+    assert len({before, with_another, source_sha256(tmp_path)}) == 3

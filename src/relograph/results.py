@@ -4,6 +4,7 @@ A number reaches a document one way: a command writes it with `write_result`, th
 quotes the file.
 """
 
+import hashlib
 import json
 import os
 import shlex
@@ -54,6 +55,7 @@ def provenance(*, command: str, seed: int | None, device: str = "cpu") -> dict[s
         "command": command,
         "git_commit": commit,
         "git_dirty": dirty,
+        "source_sha256": source_sha256(),
         "timestamp_utc": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         "python": ".".join(str(part) for part in sys.version_info[:3]),
         "relograph": relograph.__version__,
@@ -66,8 +68,20 @@ def provenance(*, command: str, seed: int | None, device: str = "cpu") -> dict[s
     }
 
 
+def source_sha256(package: Path = Path(__file__).parent) -> str:
+    """A hash of every Python file of the package: the same for the same code, wherever it runs."""
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(f"{path.relative_to(package).as_posix()}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
 def _git_state(package: Path) -> tuple[str | None, bool | None]:
-    """The commit of the package's own source and whether it was changed since; None and None outside a checkout.
+    """The commit of the package's own source and whether it was changed since.
+
+    Outside a checkout, as on a machine that was sent the files alone, the commit is what RELOGRAPH_COMMIT says, and
+    whether it was changed is unknown; the source's own hash stands beside it and can be compared.
 
     An installed copy may lie within somebody else's repository (a `.venv` in a project): git must know this very
     file, or the commit is not ours. Changes elsewhere, such as an earlier result, do not make the code dirty.
@@ -81,7 +95,7 @@ def _git_state(package: Path) -> tuple[str | None, bool | None]:
         return done.stdout if done.returncode == 0 else None
 
     if git("ls-files", "--error-unmatch", "--", Path(__file__).name) is None:
-        return None, None
+        return os.environ.get("RELOGRAPH_COMMIT"), None
     commit, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", ".")
     return (commit.strip() if commit else None), (bool(changes) if changes is not None else None)
 
