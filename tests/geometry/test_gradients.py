@@ -193,11 +193,12 @@ def test_points_behind_the_camera_send_no_gradient_and_no_nan(camera: Camera) ->
 @pytest.mark.parametrize("name", ["opencv", "fisheye"])
 def test_pixels_without_a_ray_send_no_gradient_and_no_nan(name: str, dtype: torch.dtype) -> None:
     camera = Camera(640, 480, 300.0, 300.0, 320.0, 240.0, (-0.3, 0.0, 0.0, 0.0), name)  # type: ignore[arg-type]
-    xy = torch.tensor([[5000.0, 240.0], [650.0, 241.0], [330.0, 250.0]], dtype=dtype, requires_grad=True)
+    pixels = [[5000.0, 240.0], [650.0, 241.0], [math.nan, math.nan], [330.0, 250.0]]
+    xy = torch.tensor(pixels, dtype=dtype, requires_grad=True)
     rays = camera.unproject(xy)
-    assert rays[:2, :2].isnan().all()
+    assert rays[:3, :2].isnan().all()
     rays.nan_to_num().sum().backward()
     assert xy.grad is not None
-    assert xy.grad[:2].tolist() == [[0.0, 0.0]] * 2
-    assert xy.grad[2].isfinite().all()
-    assert (xy.grad[2] > 0).all()
+    assert xy.grad[:3].tolist() == [[0.0, 0.0]] * 3
+    assert xy.grad[3].isfinite().all()
+    assert (xy.grad[3] > 0).all()

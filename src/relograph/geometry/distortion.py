@@ -62,9 +62,9 @@ def undistort_opencv(distorted: Float[Tensor, "*B 2"], coefficients: Sequence[fl
                 break
         solved = _is_same(distort_opencv(xy, coefficients), distorted)
         solved &= torch.linalg.vector_norm(xy, dim=-1, keepdim=True) < edge
-    # What has no solution goes through the last step as the optical axis, lest its gradient be NaN.
-    step_from, step_to = torch.where(solved, xy, 0.0), torch.where(solved, distorted, 0.0)
-    return torch.where(solved, _newton_step_opencv(step_from, step_to, coefficients), torch.nan)
+    # What has no solution takes the last step on the optical axis, lest its gradient be NaN.
+    xy, usable = torch.where(solved, xy, 0.0), torch.where(solved, distorted, 0.0)
+    return torch.where(solved, _newton_step_opencv(xy, usable, coefficients), torch.nan)
 
 
 def distort_fisheye(xy: Float[Tensor, "*B 2"], coefficients: Sequence[float]) -> Float[Tensor, "*B 2"]:
@@ -79,15 +79,17 @@ def distort_fisheye(xy: Float[Tensor, "*B 2"], coefficients: Sequence[float]) ->
 
 def undistort_fisheye(distorted: Float[Tensor, "*B 2"], coefficients: Sequence[float]) -> Float[Tensor, "*B 2"]:
     """The ray (x, y, 1) that the fisheye lens puts at the given place; NaN where there is none before 90 degrees."""
-    radius_sq = distorted.square().sum(-1, keepdim=True)
+    with torch.no_grad():
+        radius = torch.linalg.vector_norm(distorted, dim=-1, keepdim=True)
+        theta = _invert_radial(radius, coefficients, min(rim(tuple(coefficients)), torch.pi / 2))
+        solved = _is_same(theta * _polynomial(coefficients, theta.square())[0], radius)
+    theta, usable = torch.where(solved, theta, 0.0), torch.where(solved, distorted, 0.0)
+    radius_sq = usable.square().sum(-1, keepdim=True)
     small = radius_sq < SERIES_BELOW**2  # so small that two terms of tan(theta) / radius are exact
     radius = torch.where(small, 1.0, radius_sq).sqrt()
-    with torch.no_grad():
-        theta = _invert_radial(radius, coefficients, min(rim(tuple(coefficients)), torch.pi / 2))
-        solved = small | _is_same(theta * _polynomial(coefficients, theta.square())[0], radius)
-    theta = _newton_step_radial(torch.where(solved, theta, 0.0), torch.where(solved, radius, 0.0), coefficients)
+    theta = _newton_step_radial(theta, radius, coefficients)
     scale = torch.where(small, 1 + (1 / 3 - coefficients[0]) * radius_sq, theta.tan() / radius)
-    return torch.where(solved, distorted * scale, torch.nan)
+    return torch.where(solved, usable * scale, torch.nan)
 
 
 def _polynomial(radial: Sequence[float], s: Tensor) -> tuple[Tensor, Tensor]:
