@@ -99,6 +99,20 @@ def test_a_weight_of_two_is_the_point_twice() -> None:
     torch.testing.assert_close(geometric_median(points, weights), geometric_median(repeated), atol=1e-9, rtol=0)
 
 
+def test_the_median_of_two_points_lies_between_them() -> None:
+    pairs = torch.tensor(np.random.default_rng(13).normal(size=(500, 2, 3)))
+    median = geometric_median(pairs)
+    way_round = (pairs - median[:, None, :]).norm(dim=-1).sum(-1)
+    torch.testing.assert_close(way_round, (pairs[:, 0] - pairs[:, 1]).norm(dim=-1), atol=1e-14, rtol=0)
+
+
+def test_the_point_of_most_points_is_not_the_median_when_they_weigh_nothing() -> None:
+    points = torch.tensor([[0.0, 0.0], [0.0, 0.0], [0.0, 0.0], [4.0, 0.0], [1.0, 3.0]], dtype=torch.float64)
+    weights = torch.tensor([0.1, 0.1, 0.1, 1.0, 1.0], dtype=torch.float64)
+    best = minimize(sum_of_distances, [2.0, 1.0], (points.numpy(), weights.numpy()), method="Nelder-Mead", tol=1e-10)
+    np.testing.assert_allclose(geometric_median(points, weights), best.x, atol=1e-6)
+
+
 def test_points_on_a_line_have_the_usual_median() -> None:
     direction = torch.tensor([0.6, 0.0, 0.8], dtype=torch.float64)
     along = torch.tensor([-7.0, 0.5, 1.0, 1.5, 40.0], dtype=torch.float64)
