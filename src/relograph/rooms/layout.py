@@ -48,6 +48,10 @@ class LayoutConfig:
                 f"a room needs at least 16 boxes and 2 cylinders, got {self.num_boxes} and {self.num_cylinders}. "
                 "Raise num_boxes or num_cylinders."
             )
+        if self.num_solids > 256:
+            raise ConfigError(
+                f"a room has at most 256 solids, as the ray caster counts them in a byte, got {self.num_solids}."
+            )
         if not 1 <= self.max_rooms <= 3:
             raise ConfigError(f"max_rooms must be 1, 2 or 3, got {self.max_rooms}.")
 
@@ -79,7 +83,7 @@ class Home:
 
     seed: int
     solids: list[Solid]
-    """The shell first, then boxes and cylinders, what matters most first."""
+    """The shell first."""
     rooms: list[Rectangle]
     size_m: Float[np.ndarray, "3"]
     light_position: Float[np.ndarray, "L 3"]
@@ -102,7 +106,6 @@ class HomeBuilder:
         self.config = config
         self.decorator = Decorator(rng, range_by_family)
         self.solids: list[Solid] = []
-        self.small_things: list[Solid] = []
         self.surfaces: list[Surface] = []
         self.lamps: list[np.ndarray] = []
         self.window_lights: list[np.ndarray] = []
@@ -181,9 +184,17 @@ class HomeBuilder:
         if piece.lamp is not None:
             self.lamps.append(R @ piece.lamp + t)
 
-    def solids_left(self) -> int:
-        """How many more solids fit into the home."""
-        return self.config.num_solids - len(self.solids)
+    def slots_left(self) -> tuple[int, int]:
+        """How many more boxes and cylinders the home may have."""
+        cylinders = sum(solid.is_cylinder for solid in self.solids)
+        boxes = len(self.solids) - cylinders
+        return self.config.num_boxes - boxes, self.config.num_cylinders - cylinders
+
+    def has_slots(self, solids: list[Solid], *, keep: tuple[int, int] = (0, 0)) -> bool:
+        """Whether there is place for all of these, with `keep` boxes and cylinders to spare: no piece is cut short."""
+        boxes_left, cylinders_left = self.slots_left()
+        cylinders = sum(solid.is_cylinder for solid in solids)
+        return len(solids) - cylinders <= boxes_left - keep[0] and cylinders <= cylinders_left - keep[1]
 
     def free_place(self, busy: list[tuple[float, float]], length: float, width: float) -> float | None:
         """A place along a wall for something `width` wide; it is busy from then on. None where nothing is free."""
@@ -279,30 +290,30 @@ class HomeBuilder:
         t[:2] += self.rng.uniform(-0.25, 0.25, 2)
         R = turn_z(float(self.rng.choice([0.0, np.pi / 2])) + self.rng.normal(0, 0.05))
         foot = self.footprint(R, t, piece.width, piece.depth)
-        if self.rng.random() < 0.6:
+        if self.rng.random() < 0.6 and self.slots_left()[0] > 0:
             rug = replace_period(self.decorator.cloth() if self.rng.random() < 0.5 else self.decorator.pattern(), 1.2)
             self.solids.append(box(0, 0, 0, piece.width + 0.9, piece.depth + 0.8, 0.012, rug).moved(R, t))
         roomy = min(width - (foot.x1 - foot.x0), depth - (foot.y1 - foot.y0)) > 2.4
-        if not roomy or any(foot.overlaps(other) for other in self.taken):
+        if not roomy or not self.has_slots(piece.solids) or any(foot.overlaps(other) for other in self.taken):
             return
         self.place(piece, R, t)
         if piece.surfaces and piece.surfaces[0].center[2] > 0.6:
             for side in self.rng.permutation(4)[: self.rng.integers(1, 4)]:
                 seat = chair(self.decorator)
-                if len(seat.solids) > self.solids_left() - 4:
+                if not self.has_slots(seat.solids):
                     break
                 out = [piece.depth / 2, piece.width / 2][side % 2] + self.rng.uniform(0.0, 0.2)
                 R_seat = R @ turn_z(side * np.pi / 2 + self.rng.normal(0, 0.15))
                 self.place(seat, R_seat, t + R @ turn_z(side * np.pi / 2) @ np.array([0.0, out, 0.0]))
 
-    def add_wall_pieces(self, room: Rectangle, budget: int) -> None:
-        """Furniture along the walls while it fits, and while the budget of solids lasts."""
+    def add_wall_pieces(self, room: Rectangle, keep: tuple[int, int]) -> None:
+        """Furniture along the walls, as long as `keep` boxes and cylinders are left for the rest of the home."""
         frames = self.wall_frames(room)
-        for _ in range(120):
+        for _ in range(80):
             make_piece = PIECES[self.rng.integers(len(PIECES))]
             R_wall, middle, length = frames[self.rng.integers(4)]
             piece = make_piece(self.decorator)
-            if len(piece.solids) > budget or piece.width > length - 0.1:
+            if piece.width > length - 0.1 or not self.has_slots(piece.solids, keep=keep):
                 continue
             R = R_wall @ turn_z(self.rng.normal(0, 0.01))
             for _ in range(4):
@@ -311,17 +322,17 @@ class HomeBuilder:
                 foot = self.footprint(R, t, piece.width, piece.depth)
                 if not any(foot.overlaps(other, gap=0.03) for other in self.taken):
                     self.place(piece, R, t)
-                    budget -= len(piece.solids)
                     break
-            if budget < 3:
+            if self.slots_left()[0] - keep[0] < 3:
                 return
 
     def add_clutter(self) -> None:
         """Small things on tables, boards and tops, until the home is full."""
-        # Half as many again as there is room for: what is full first, boxes or cylinders, is not known yet.
-        while self.surfaces and len(self.small_things) < 1.5 * self.solids_left():
-            surface = self.surfaces[self.rng.integers(len(self.surfaces))]
-            self.small_things += clutter(self.decorator, surface)
+        for _ in range(2 * sum(self.slots_left())):
+            if self.surfaces:
+                things = clutter(self.decorator, self.surfaces[self.rng.integers(len(self.surfaces))])
+                if self.has_slots(things):
+                    self.solids += things
 
     def lights(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Positions, colours, radii and the ambient colour. A light that a home has no use for is dark."""
@@ -363,13 +374,14 @@ class HomeBuilder:
             self.add_openings(room)
         for room in self.rooms:
             self.add_center_piece(room)
-        reserve = max(4, self.config.num_solids // 8)  # for small things
-        for room in self.rooms:
-            self.add_wall_pieces(room, (self.solids_left() - reserve) // len(self.rooms))
+        for idx, room in enumerate(self.rooms):
+            # Each room takes its share of what is left, and an eighth stays for small things.
+            rooms_after = len(self.rooms) - idx - 1
+            boxes, cylinders = (round(left * (rooms_after + 0.12) / (rooms_after + 1)) for left in self.slots_left())
+            self.add_wall_pieces(room, keep=(boxes, cylinders))
         self.add_clutter()
         position, rgb, radius, ambient = self.lights()
-        solids = fit_to_budget(self.solids + self.small_things, self.config)
-        return Home(seed, solids, self.rooms, self.size_m, position, rgb, radius, ambient, self.walkable())
+        return Home(seed, self.solids, self.rooms, self.size_m, position, rgb, radius, ambient, self.walkable())
 
 
 def replace_period(material: Material, period_m: float) -> Material:
@@ -392,13 +404,6 @@ def largest_component(free: Bool[np.ndarray, "X Y"]) -> Bool[np.ndarray, "X Y"]:
     if not free.any():
         return free
     return np.asarray(label == np.bincount(label[free]).argmax())
-
-
-def fit_to_budget(solids: list[Solid], config: LayoutConfig) -> list[Solid]:
-    """The solids that fit, the first ones first, boxes before cylinders."""
-    boxes = [solid for solid in solids if not solid.is_cylinder][: config.num_boxes]
-    cylinders = [solid for solid in solids if solid.is_cylinder][: config.num_cylinders]
-    return boxes + cylinders
 
 
 def make_home(seed: int, range_by_family: dict[str, range], config: LayoutConfig | None = None) -> Home:

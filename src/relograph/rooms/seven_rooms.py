@@ -4,6 +4,7 @@ The same seed gives the same rooms and walks at both sizes: `small` has every te
 resolution.
 """
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +24,7 @@ from relograph.geometry import Camera, Pose
 from relograph.progress import SILENT, Progress
 from relograph.rooms.layout import Home, LayoutConfig, make_home, to_tensors
 from relograph.rooms.photograph import Darkroom, Effects, Optics, photograph, random_optics
-from relograph.rooms.textures import TextureAtlas, make_atlas
+from relograph.rooms.textures import TextureAtlas, make_atlas, photograph_paths
 from relograph.rooms.walks import Walk, views_of, walk
 from relograph.rooms.world import Rooms, Views
 from relograph.scenes.camera_models import camera_line
@@ -281,6 +282,11 @@ def is_finished(folder: Path, recipe: Mapping[str, object]) -> bool:
     return True
 
 
+def sha256_of_files(paths: list[Path]) -> str:
+    """One hash of all contents, in this order."""
+    return hashlib.sha256(b"".join(hashlib.sha256(path.read_bytes()).digest() for path in paths)).hexdigest()
+
+
 def create_seven_rooms(
     directory: Path,
     *,
@@ -297,14 +303,14 @@ def create_seven_rooms(
         raise ConfigError(f"size must be one of {', '.join(SIZES)}, got {size!r}.")
     if num_rooms < 1:
         raise ConfigError(f"the number of rooms must be at least 1, got {num_rooms}.")
-    photographs = None if textures is None else sorted(path.name for path in textures.glob("**/*"))
+    atlas_sha256 = None if textures is None else sha256_of_files(photograph_paths(textures))
     recipes = {
         directory / f"room-{room + 1}": {
             "version": RECIPE_VERSION,
             "seed": seed,
             "room": room + 1,
             "size": size,
-            "textures": photographs,
+            "textures_sha256": atlas_sha256,
         }
         for room in range(num_rooms)
     }

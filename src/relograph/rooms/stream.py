@@ -13,7 +13,7 @@ from relograph.geometry import Pose
 from relograph.rooms.covisibility import covisibility
 from relograph.rooms.layout import LayoutConfig, make_home, to_tensors
 from relograph.rooms.photograph import Darkroom, Effects, photograph, random_optics
-from relograph.rooms.raycast import Kernels, first_hits, pixel_centers, ray_directions
+from relograph.rooms.raycast import first_hits, pixel_centers, ray_directions
 from relograph.rooms.textures import TextureAtlas, make_atlas
 from relograph.rooms.walks import scattered_views, views_of
 from relograph.rooms.world import Rooms, Views
@@ -55,6 +55,10 @@ class StreamConfig:
         low, high = self.overlap
         if not 0 <= low < high <= 1:
             raise ConfigError(f"overlap must be two shares with 0 <= low < high <= 1, got {self.overlap}.")
+        if not 0 < self.focal_range[0] <= self.focal_range[1]:
+            raise ConfigError(f"focal_range must be two positive shares, the smaller first, got {self.focal_range}.")
+        if not 0 <= self.max_distortion <= 0.2:
+            raise ConfigError(f"max_distortion must be within 0 and 0.2, got {self.max_distortion}.")
         if not 1 <= self.num_nodes <= self.views_per_home:
             raise ConfigError(
                 f"num_nodes must be within 1 and views_per_home ({self.views_per_home}), got {self.num_nodes}."
@@ -116,14 +120,14 @@ class RoomStream:
 
     def _overlaps(self, rooms: Rooms, views: Views) -> Float[Tensor, "M M"]:
         """Entry [a, b]: the share of view a that view b sees."""
-        config, count = self.config, len(views.center)
+        config, count, kernels = self.config, len(views.center), self._darkroom.kernels
         scale = torch.tensor([PROBE_WIDTH / config.image_width, PROBE_HEIGHT / config.image_height], device=self.device)
         coarse = Views(
             views.R_room_cam, views.center, views.focal_px * scale, views.principal_px * scale, views.distortion
         )
         pixels = pixel_centers(PROBE_HEIGHT, PROBE_WIDTH, self.device)
         same_room = rooms[torch.zeros(count, dtype=torch.long, device=self.device)]
-        hits = first_hits(same_room, config.layout.num_boxes, views.center, ray_directions(coarse, pixels), Kernels())
+        hits = first_hits(same_room, config.layout.num_boxes, views.center, ray_directions(coarse, pixels), kernels)
         depth_m = hits.depth_m.unflatten(1, (PROBE_HEIGHT, PROBE_WIDTH))
         a = torch.arange(count, device=self.device).repeat_interleave(count)
         b = torch.arange(count, device=self.device).repeat(count)

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Float, Int, UInt8
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from relograph.errors import DatasetError
+from relograph.scenes.images import decode_image
 
 TEXTURE_SIZE = 256
 NUM_MIP_LEVELS = 9  # 256, 128, ..., 1
@@ -344,24 +345,23 @@ def pack_texels(tiles_rgb: UInt8[Tensor, "num_textures 3 256 256"]) -> Int[Tenso
     return torch.cat(packed)
 
 
+def photograph_paths(folder: Path) -> list[Path]:
+    """The photographs in a folder and below it, sorted by name, so that an atlas does not depend on the disk."""
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in {".jpg", ".jpeg", ".png", ".webp"})
+
+
 def read_photographs(folder: Path) -> UInt8[Tensor, "num_photos 3 256 256"]:
-    """The photographs of a folder, cropped to squares, as tiles, in the order of their names."""
-    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in {".jpg", ".jpeg", ".png", ".webp"})
-    if not paths:
-        raise DatasetError(
-            f"{folder}: expected photographs to use as textures (.jpg, .png, .webp), found none. Name another folder."
-        )
+    """The photographs of a folder, cropped to squares, as tiles."""
+    if not folder.is_dir():
+        raise DatasetError(f"{folder}: expected a folder of photographs to use as textures, found none. Name another.")
     tiles_rgb = []
-    for path in paths:
-        try:
-            with Image.open(path) as opened:
-                square = ImageOps.fit(ImageOps.exif_transpose(opened).convert("RGB"), (TEXTURE_SIZE, TEXTURE_SIZE))
-        except (OSError, UnidentifiedImageError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise DatasetError(
-                f"{path}: expected a photograph, found {error}. Take it out of the folder of textures."
-            ) from error
+    for path in photograph_paths(folder):
+        pixels = decode_image(path.read_bytes(), str(path))
+        square = ImageOps.fit(Image.fromarray(pixels), (TEXTURE_SIZE, TEXTURE_SIZE))
         flat = torch.frombuffer(bytearray(square.tobytes()), dtype=torch.uint8)
         tiles_rgb.append(flat.reshape(TEXTURE_SIZE, TEXTURE_SIZE, 3).permute(2, 0, 1))
+    if not tiles_rgb:
+        raise DatasetError(f"{folder}: expected photographs (.jpg, .png, .webp), found none. Name another folder.")
     return torch.stack(tiles_rgb)
 
 

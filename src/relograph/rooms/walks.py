@@ -145,18 +145,20 @@ def walk(home: Home, rng: Generator, num_steps: int) -> Walk:
         if distance_to_solids(home, center).min() > MIN_DISTANCE_M:
             break
 
-    gaze = np.zeros((num_steps, 3))
+    yaw_pitch = np.zeros((num_steps, 2))
     step = 0
     while step < num_steps:
         until = step + int(rng.integers(40, 110))
         target = gaze_targets(home, rng, 10)
         offset = np.linalg.norm(target - center[step], axis=1)
         target = target[np.abs(offset - 2.8).argmin()]  # neither at one's feet nor at the far end of the home
-        gaze[step:until] = gaze_direction(center[step:until], np.broadcast_to(target, center[step:until].shape))
+        gaze = gaze_direction(center[step:until], np.broadcast_to(target, center[step:until].shape))
+        yaw_pitch[step:until] = np.stack([np.arctan2(gaze[:, 1], gaze[:, 0]), np.arcsin(gaze[:, 2])], axis=1)
         step = until
-    gaze = smooth(gaze, 20) + wander(rng, num_steps, 2, 0.004, dims=3)
-    # Turning right round passes through a short mean direction: keep it level rather than let it point anywhere.
-    gaze[:, :2] += np.where(np.linalg.norm(gaze, axis=1, keepdims=True) < 0.2, [0.3, 0.0], 0.0)
+    # Angles are smoothed, not vectors, so that turning right round takes its time and stays level.
+    yaw_pitch[:, 0] = np.unwrap(yaw_pitch[:, 0])
+    yaw, pitch = (smooth(yaw_pitch, 24) + wander(rng, num_steps, 2, 0.004, dims=2)).T
+    gaze = np.stack([np.cos(pitch) * np.cos(yaw), np.cos(pitch) * np.sin(yaw), np.sin(pitch)], axis=1)
     roll = wander(rng, num_steps, 25, np.radians(2.5))[:, 0] + wander(rng, num_steps, 2, np.radians(0.2))[:, 0]
     return Walk(center, look_rotation(gaze, roll))
 
