@@ -214,13 +214,11 @@ def test_a_view_is_cast_alike_alone_and_in_company(homes):
         assert torch.equal(together.solid_idx[i], alone.solid_idx[0])
 
 
-@pytest.mark.parametrize("pixels", [1, 37, 700])
-def test_the_size_of_the_pieces_that_a_cpu_works_on_changes_nothing(homes, atlas, monkeypatch, pixels):
-    height, width = (2, 3) if pixels == 1 else (HEIGHT, WIDTH)
-    views = handheld_views(homes[1], 1, height=height, width=width)
-    rooms = to_tensors(homes[1], LAYOUT)
-    whole = shoot(rooms, views, atlas, effects=Effects(), height=height, width=width)
-    monkeypatch.setattr(raycast, "CPU_PIXELS", pixels)
-    in_pieces = shoot(rooms, views, atlas, effects=Effects(), height=height, width=width)
+@pytest.mark.parametrize("tile", [5, 13])
+def test_the_size_of_the_pieces_that_a_cpu_works_on_changes_nothing(homes, atlas, monkeypatch, tile):
+    views, rooms = handheld_views(homes[1], 1), to_tensors(homes[1], LAYOUT)
+    whole = shoot(rooms, views, atlas, effects=Effects())
+    monkeypatch.setattr(raycast, "CPU_TILE", tile)
+    in_pieces = shoot(rooms, views, atlas, effects=Effects())
     assert torch.equal(whole[0], in_pieces[0])
     assert torch.equal(whole[1], in_pieces[1])
