@@ -1,13 +1,13 @@
 """The ray caster: rooms and cameras in, linear colour and depth out, in plain PyTorch on any device.
 
-Every quantity of a ray is a tensor [B, P] (images, pixels), a vector is three of them, and the solids are met one after
-another, so nothing of size [B, P, K] is ever stored. On a CPU the pixels are cut into pieces that fit the cache. On a
-GPU `torch.compile` makes one kernel of each group of solids, in which a thread follows one ray: as many solids as a
-thread has registers for, since with all of them at once it would keep them in slow memory.
+Every quantity of a ray is a tensor [B, P] (images, pixels) and a vector is three of them. The solids are met in groups,
+as [B, G, P]. On a CPU a group is all solids near the rays of one small tile of the image, so that its tensors fit the
+cache. On a GPU `torch.compile` turns each group into one kernel in which a thread follows one ray and no such tensor is
+stored: as many solids as a thread has registers for, since with more it would keep them in slow memory.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
@@ -18,9 +18,9 @@ from relograph.rooms.world import Rooms, Views
 
 NEAR_M = 0.02
 FAR_M = 1e6
-GROUP_SIZE = 8
-# Pixels worked on at once on a CPU: 128 kB a tensor, the best of 2^13 to 2^15 where it was tried.
-CPU_PIXELS = 1 << 15
+GPU_GROUP_SIZE = 8
+# Side of the square of pixels worked on at once on a CPU.
+CPU_TILE = 80
 
 Vector = tuple[Tensor, Tensor, Tensor]
 """x, y and z of the same shape."""
@@ -95,7 +95,7 @@ def groups_of_solids(
     """The solids that rays from `origin` to `ends` may meet, in groups, and whether a group is of cylinders.
 
     A GPU gets all of them, so that its kernels always have the same shapes. A CPU is spared those that lie apart from
-    the box around the rays: half of them and more.
+    the box around the rays: most of them.
     """
     start = (rooms.unit_from_room * (origin[:, None] - rooms.center)[:, :, None, :]).sum(dim=-1)  # [B, K, 3]
     solid_idx = torch.arange(start.shape[1], device=start.device)
@@ -104,8 +104,9 @@ def groups_of_solids(
         high = torch.stack([end.amax(dim=1) for end in ends], dim=-1).maximum(origin)[:, None]
         apart = ((rooms.center - rooms.reach_m > high) | (rooms.center + rooms.reach_m < low)).any(dim=-1)
         solid_idx = solid_idx[~apart.all(dim=0)]
-    for are_cylinders in (False, True):
-        for group in solid_idx[(solid_idx >= num_boxes) == are_cylinders].split(GROUP_SIZE):
+        num_boxes = int((solid_idx < num_boxes).sum())
+    for are_cylinders, kind in ((False, solid_idx[:num_boxes]), (True, solid_idx[num_boxes:])):
+        for group in kind.split(GPU_GROUP_SIZE if origin.is_cuda else max(1, len(kind))):
             if len(group) > 0:
                 solids = Solids(
                     rooms.unit_from_room[:, group],
@@ -119,34 +120,37 @@ def groups_of_solids(
 
 def intervals(
     solids: Solids, are_cylinders: bool, directions: Vector
-) -> Iterator[tuple[int, Float[Tensor, "B P"], Float[Tensor, "B P"]]]:
-    """For each solid of a group: where rays enter and leave it; enter > leave where they miss it.
+) -> tuple[Float[Tensor, "B G P"], Float[Tensor, "B G P"]]:
+    """Where rays enter and leave each solid of a group; enter > leave where they miss it.
 
     A box is the intersection of three slabs, a cylinder of a slab and a disc's shadow, so both cut out one interval.
     """
+    direction = (directions[0][:, None], directions[1][:, None], directions[2][:, None])  # [B, 1, P]
 
-    def slab(start: Tensor, along: Tensor) -> tuple[Tensor, Tensor]:
+    def along(axis: int) -> Float[Tensor, "B G P"]:
+        row = solids.unit_from_room[:, :, axis, :, None]  # [B, G, 3, 1]
+        return dot((row[:, :, 0], row[:, :, 1], row[:, :, 2]), direction)
+
+    def slab(axis: int) -> tuple[Tensor, Tensor]:
         # Rays along a face are common, since homes stand square; a hair's breadth off, they need no case of their own.
-        inverse = 1 / (along + 1e-9)
-        middle, half = start * inverse, inverse.abs()
+        inverse = 1 / (along(axis) + 1e-9)
+        middle, half = solids.start[:, :, axis, None] * inverse, inverse.abs()
         return -middle - half, half - middle
 
-    for member in range(solids.start.shape[1]):
-        x, y, z = (dot(of_image(solids.unit_from_room[:, member, axis]), directions) for axis in range(3))
-        start_x, start_y, start_z = of_image(solids.start[:, member])
-        enter, leave = slab(start_z, z)
-        if are_cylinders:
-            inverse = 1 / (x * x + y * y + 1e-12)
-            middle = (x * start_x + y * start_y) * inverse
-            half2 = middle * middle - (start_x * start_x + start_y * start_y - 1) * inverse
-            # A missed disc gets an interval of negative length.
-            half = torch.where(half2 > 0, half2.clamp_min(1e-20).sqrt(), -1.0)
-            yield member, torch.maximum(enter, -middle - half), torch.minimum(leave, half - middle)
-        else:
-            for start_axis, along in ((start_x, x), (start_y, y)):
-                enter_axis, leave_axis = slab(start_axis, along)
-                enter, leave = torch.maximum(enter, enter_axis), torch.minimum(leave, leave_axis)
-            yield member, enter, leave
+    enter, leave = slab(2)
+    if not are_cylinders:
+        for axis in (0, 1):
+            enter_axis, leave_axis = slab(axis)
+            enter, leave = torch.maximum(enter, enter_axis), torch.minimum(leave, leave_axis)
+        return enter, leave
+    x, y = along(0), along(1)
+    start_x, start_y = solids.start[:, :, 0, None], solids.start[:, :, 1, None]
+    inverse = 1 / (x * x + y * y + 1e-12)
+    middle = (x * start_x + y * start_y) * inverse
+    half2 = middle * middle - (start_x * start_x + start_y * start_y - 1) * inverse
+    # A missed disc gets an interval of negative length.
+    half = torch.where(half2 > 0, half2.clamp_min(1e-20).sqrt(), -1.0)
+    return torch.maximum(enter, -middle - half), torch.minimum(leave, half - middle)
 
 
 def nearest_of(solids: Solids, are_cylinders: bool, directions: Vector, best: Int[Tensor, "B P"]) -> Int[Tensor, "B P"]:
@@ -154,17 +158,15 @@ def nearest_of(solids: Solids, are_cylinders: bool, directions: Vector, best: In
 
     The bits of positive floats are ordered as the floats are, so the smallest number has the smallest distance.
     """
-    for member, enter, leave in intervals(solids, are_cylinders, directions):
-        distance = torch.where((enter < leave) & (enter > NEAR_M), enter, FAR_M)
-        packed = (distance.view(torch.int32).to(torch.int64) << 8) | solids.solid_idx[member]
-        best = torch.minimum(best, packed)
-    return best
+    enter, leave = intervals(solids, are_cylinders, directions)
+    distance = torch.where((enter < leave) & (enter > NEAR_M), enter, FAR_M)
+    packed = (distance.view(torch.int32).to(torch.int64) << 8) | solids.solid_idx[:, None]
+    return torch.minimum(best, packed.amin(dim=1))
 
 
 def where_rays_leave_the_shell(shell: Solids, directions: Vector) -> Float[Tensor, "B P"]:
     """Distance to the walls, the floor or the ceiling, from inside."""
-    ((_, _, leave),) = intervals(shell, False, directions)
-    return leave
+    return intervals(shell, False, directions)[1][:, 0]
 
 
 def cover_of(
@@ -179,17 +181,17 @@ def cover_of(
     One ray from the light's middle to the point. How deep it cuts into a solid, against the width of the half shadow
     there, stands in for many rays to all parts of the light.
     """
-    distance_m = dot(to_points, to_points).sqrt()
-    for member, enter, leave in intervals(solids, are_cylinders, to_points):
-        # A half shadow grows from nothing at the caster to the light's own size where the caster is half way,
-        # and is never wider than the caster is thick: a thin table top does not glow.
-        half_shadow_m = light_radius_m[:, None] / enter.clamp(0.05, 1) - light_radius_m[:, None]
-        half_shadow_m = torch.minimum(half_shadow_m, solids.thickness_m[:, member, None]) + 1e-3 * distance_m
-        # The way through the solid, up to the point less its own surface.
-        cut_m = (leave.clamp_max(0.998) - enter.clamp_min(0)) * distance_m
-        cover = torch.where(solids.casts_shadow[:, member, None] > 0, cut_m / half_shadow_m, -1.0)
-        most = torch.maximum(most, cover)
-    return most
+    distance_m = dot(to_points, to_points).sqrt()[:, None]  # [B, 1, P]
+    radius_m = light_radius_m[:, None, None]
+    enter, leave = intervals(solids, are_cylinders, to_points)
+    # A half shadow grows from nothing at the caster to the light's own size where the caster is half way,
+    # and is never wider than the caster is thick: a thin table top does not glow.
+    half_shadow_m = torch.minimum(radius_m / enter.clamp(0.05, 1) - radius_m, solids.thickness_m[:, :, None])
+    # The way through the solid, up to the point less its own surface.
+    cut_m = (leave.clamp_max(0.998) - enter.clamp_min(0)) * distance_m
+    cover = cut_m / (half_shadow_m + 1e-3 * distance_m)
+    cover = torch.where(solids.casts_shadow[:, :, None] > 0, cover, -1.0)
+    return torch.maximum(most, cover.amax(dim=1))
 
 
 def sample_texture(
@@ -329,14 +331,35 @@ class Kernels:
         """Compiled for a GPU, as they are for a CPU, where a compiler may not be installed."""
         if torch.device(device).type != "cuda":
             return cls()
-        return cls(*(torch.compile(getattr(cls, field.name), dynamic=False) for field in fields(cls)))
+        # One kernel a group: the reduction over its solids is written out, and nothing on the way to it is stored.
+        in_one_kernel: dict[str, str | int | bool | Callable[..., object]] = {
+            "unroll_reductions_threshold": GPU_GROUP_SIZE + 1,
+            "realize_reads_threshold": 10**6,
+            "realize_opcount_threshold": 10**6,
+            "realize_acc_reads_threshold": 10**6,
+        }
+        return cls(
+            torch.compile(ray_directions, dynamic=False),
+            torch.compile(where_rays_leave_the_shell, dynamic=False),
+            torch.compile(nearest_of, dynamic=False, options=in_one_kernel),
+            torch.compile(cover_of, dynamic=False, options=in_one_kernel),
+            torch.compile(shade, dynamic=False),
+        )
+
+
+def tile_order(height: int, width: int) -> Int[Tensor, "P"]:
+    """The pixels tile by tile: the rays of a tile stay close together, so that most solids lie apart from them."""
+    pixel = torch.arange(height * width)
+    y, x = pixel // width, pixel % width
+    tiles_across = (width + CPU_TILE - 1) // CPU_TILE
+    return (((y // CPU_TILE) * tiles_across + x // CPU_TILE) * height * width + pixel).argsort()
 
 
 def in_pieces(function: Callable[[Vector], Tensor], vectors: Vector) -> Tensor:
     """`function` of all pixels at once on a GPU, piece by piece on a CPU."""
     if vectors[0].is_cuda:
         return function(vectors)
-    pieces = zip(*(component.split(CPU_PIXELS, dim=1) for component in vectors), strict=True)
+    pieces = zip(*(component.split(CPU_TILE * CPU_TILE, dim=1) for component in vectors), strict=True)
     return torch.cat([function(piece) for piece in pieces], dim=1)
 
 
@@ -409,10 +432,16 @@ def render(
             for one in (slice(b, b + 1) for b in range(len(views.center)))
         ]
         return torch.cat([color for color, _ in images]), torch.cat([depth_m for _, depth_m in images])
-    directions = kernels.ray_directions(views, pixel_centers(height, width, views.center.device))
+    pixels_xy = pixel_centers(height, width, views.center.device)
+    order = tile_order(height, width) if not views.center.is_cuda else None
+    directions = kernels.ray_directions(views, pixels_xy if order is None else pixels_xy[order])
     hits = first_hits(rooms, num_boxes, views.center, directions, kernels)
     points = plus(of_image(views.center), directions, hits.depth_m)
     lights = range(rooms.light_position.shape[1]) if shadows else ()
     visibility = [light_visibility(rooms, num_boxes, light, points, kernels) for light in lights]
     color = kernels.shade(rooms, views, atlas, light_gain, directions, points, hits, visibility)
-    return torch.stack(color, dim=1).unflatten(2, (height, width)), hits.depth_m.unflatten(1, (height, width))
+    image = torch.stack([*color, hits.depth_m], dim=1)  # [B, 4, P]
+    if order is not None:
+        image = image[:, :, order.argsort()]
+    image = image.unflatten(2, (height, width))
+    return image[:, :3], image[:, 3]
