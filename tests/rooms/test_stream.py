@@ -1,0 +1,255 @@
+"""RoomStream: graphs whose images, depths, poses and overlaps agree with one another, endless and repeatable."""
+
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from tiny_rooms import HEIGHT, WIDTH
+
+from relograph.errors import ConfigError
+from relograph.geometry import Camera
+from relograph.rooms import RoomStream, StreamBatch, StreamConfig, covisibility
+from relograph.rooms import stream as stream_module
+from relograph.rooms.layout import LayoutConfig
+from relograph.rooms.photograph import Effects, photograph
+from relograph.rooms.world import Views
+
+TINY = StreamConfig(
+    image_height=HEIGHT,
+    image_width=WIDTH,
+    graphs_per_batch=4,
+    num_nodes=3,
+    num_homes=2,
+    views_per_home=24,
+    homes_renewed_per_batch=0,
+    effects=Effects.none(),
+)
+
+
+def batches(atlas, count: int, **options: object) -> list[StreamBatch]:
+    return list(islice(RoomStream(replace(TINY, **options), atlas=atlas), count))
+
+
+def views_of_batch(batch: StreamBatch, graph: int, node: int) -> Views:
+    """One camera of a batch, as the ray caster knows it."""
+    K = batch.K[graph, node]
+    return Views(
+        batch.T_world_cam.R[graph, node][None],
+        batch.T_world_cam.t[graph, node][None],
+        torch.stack([K[0, 0], K[1, 1]])[None],
+        K[:2, 2][None],
+        batch.distortion[graph, node][None],
+    )
+
+
+def camera_of_batch(batch: StreamBatch, graph: int, node: int) -> Camera:
+    K, (k1, k2) = batch.K[graph, node].double(), batch.distortion[graph, node].double().tolist()
+    height, width = batch.images.shape[-2:]
+    return Camera(
+        width, height, float(K[0, 0]), float(K[1, 1]), float(K[0, 2]), float(K[1, 2]), (k1, k2, 0.0, 0.0), "opencv"
+    )
+
+
+@pytest.fixture(scope="module")
+def stream(atlas) -> list[StreamBatch]:
+    """Two batches, at twice the usual size: enough pixels to compare views."""
+    return batches(atlas, 2, image_height=2 * HEIGHT, image_width=2 * WIDTH, overlap=(0.3, 0.8))
+
+
+def test_a_batch_has_the_shape_that_was_asked_for(atlas):
+    (batch,) = batches(atlas, 1)
+    assert batch.images.shape == (4, 3, 3, HEIGHT, WIDTH)
+    assert batch.images.dtype == torch.uint8
+    assert batch.depth_m.shape == (4, 3, HEIGHT, WIDTH)
+    assert batch.T_world_cam.batch_shape == (4, 3)
+    assert batch.K.shape == (4, 3, 3, 3)
+    assert batch.overlap.shape == (4, 3)
+    assert torch.isfinite(batch.depth_m).all()
+    assert batch.depth_m.min() > 0
+    assert batch.images.float().std(dim=(2, 3, 4)).min() > 2  # no image is blank
+
+
+def test_a_seed_means_one_stream(atlas):
+    first, again = (batches(atlas, 2, homes_renewed_per_batch=1, effects=Effects()) for _ in range(2))
+    (other,) = batches(atlas, 1, seed=1, effects=Effects())
+    for one, same in zip(first, again, strict=True):
+        assert torch.equal(one.images, same.images)
+        assert torch.equal(one.T_world_cam.matrix(), same.T_world_cam.matrix())
+        assert torch.equal(one.overlap, same.overlap)
+    assert (first[0].images != other.images).float().mean() > 0.5
+
+
+def test_an_iterator_begins_anew_and_leaves_others_alone(atlas):
+    stream = RoomStream(TINY, atlas=atlas)
+    ahead, behind = iter(stream), iter(stream)
+    first = next(ahead)
+    next(ahead)
+    assert torch.equal(next(behind).images, first.images)
+
+
+def test_batches_differ_from_one_another(atlas):
+    first, second = batches(atlas, 2)
+    assert (first.images != second.images).float().mean() > 0.5
+
+
+def test_the_query_comes_first_and_sees_all_of_itself(stream):
+    for batch in stream:
+        assert_array_equal(batch.overlap[:, 0], 1)
+
+
+def test_no_image_comes_twice_in_a_graph(stream):
+    for batch in stream:
+        centers = batch.T_world_cam.t
+        apart = torch.cdist(centers, centers) + torch.eye(centers.shape[1])
+        assert apart.min() > 1e-4
+
+
+def test_neighbours_have_the_wanted_overlap_where_there_are_such_views(atlas):
+    # With 24 views in a home nearly every query has two neighbours in this range.
+    (batch,) = batches(atlas, 1, graphs_per_batch=16, overlap=(0.1, 0.9))
+    wanted = (batch.overlap[:, 1:] >= 0.1) & (batch.overlap[:, 1:] <= 0.9)
+    assert wanted.float().mean() > 0.85
+
+
+def test_where_no_view_has_the_wanted_overlap_the_nearest_to_it_serve(atlas):
+    def mean_overlap(low: float, high: float) -> float:
+        (batch,) = batches(atlas, 1, graphs_per_batch=4, num_nodes=2, overlap=(low, high))
+        return float(batch.overlap[:, 1].mean())
+
+    (all_views,) = batches(atlas, 1, graphs_per_batch=4, num_nodes=24, overlap=(0.99, 1.0))
+    assert_allclose(mean_overlap(0.99, 1.0), all_views.overlap[:, 1:].amax(dim=1).mean(), atol=0.02)
+    assert mean_overlap(0.0, 0.01) < 0.02
+
+
+def test_overlap_agrees_with_covisibility_at_full_resolution(stream):
+    differences = []
+    for batch in stream:
+        for graph in range(4):
+            query = views_of_batch(batch, graph, 0)
+            for node in (1, 2):
+                exact = covisibility(
+                    query,
+                    batch.depth_m[graph, :1],
+                    views_of_batch(batch, graph, node),
+                    batch.depth_m[graph, node : node + 1],
+                )
+                differences.append(float(batch.overlap[graph, node] - exact[0]))
+    assert np.abs(differences).mean() < 0.05
+    assert np.abs(differences).max() < 0.2
+
+
+def test_depth_pose_and_intrinsics_carry_pixels_of_the_query_into_its_neighbours(stream):
+    errors, seen = [], 0
+    for batch in stream:
+        for graph in range(4):
+            camera = camera_of_batch(batch, graph, 0)
+            in_query = camera.unproject(camera.pixel_grid()) * batch.depth_m[graph, 0].double()[..., None]
+            world = batch.T_world_cam[graph, 0].to(torch.float64).apply(in_query.reshape(-1, 3))
+            for node in (1, 2):
+                in_neighbour = batch.T_world_cam[graph, node].to(torch.float64).inverse().apply(world)
+                xy = camera_of_batch(batch, graph, node).project(in_neighbour)
+                inside = (xy >= 0).all(dim=1) & (xy[:, 0] < camera.width) & (xy[:, 1] < camera.height)
+                column, row = xy[inside].long().unbind(dim=1)
+                z = in_neighbour[inside, 2]
+                found = batch.depth_m[graph, node][row, column].double()
+                unhidden = (z - found) < 0.1 * z  # the others are behind something
+                errors.append(((z - found).abs() / z)[unhidden])
+                share = float(inside.sum() * unhidden.double().mean() / inside.numel()) if inside.any() else 0.0
+                seen += share > 0.2
+    assert seen >= 8  # or there would be nothing to compare
+    # Nearest pixels at 48 x 64: one or two percent on slanted surfaces; a wrong axis or pose would be tens of percent.
+    assert torch.cat(errors).median() < 0.01
+    assert torch.cat(errors).quantile(0.8) < 0.04
+
+
+def test_rotations_are_proper_and_lenses_within_their_range(stream):
+    for batch in stream:
+        R = batch.T_world_cam.R
+        assert_allclose(R.mT @ R, torch.eye(3).expand_as(R), atol=1e-5)
+        assert (torch.linalg.det(R) > 0).all()
+        focal = batch.K[..., 0, 0] / (2 * WIDTH)
+        assert focal.min() >= 0.65
+        assert focal.max() <= 1.25
+        assert focal.std() > 0.05
+        assert_array_equal(batch.K[..., 0, 2], WIDTH)
+        assert_array_equal(batch.K[..., 1, 2], HEIGHT)
+        assert batch.distortion[..., 0].abs().max() <= 0.05
+
+
+def test_one_map_is_photographed_in_one_light_and_the_query_in_another(atlas, monkeypatch):
+    light_gains = []
+
+    def watched(rooms, views, atlas, optics, **options):
+        light_gains.append(optics.light_gain.unflatten(0, (4, 3)))
+        return photograph(rooms, views, atlas, optics, **options)
+
+    monkeypatch.setattr(stream_module, "photograph", watched)
+    batches(atlas, 1)
+    (light_gain,) = light_gains
+    assert torch.equal(light_gain[:, 1], light_gain[:, 2])
+    assert ((light_gain[:, 0] - light_gain[:, 1]).abs().amax(dim=1) > 0.01).all()
+
+
+def test_homes_are_renewed_oldest_first(atlas):
+    def homes_of(renewed: int) -> list[set[float]]:
+        # The pose of a camera tells its home: no two homes have the same.
+        return [
+            {round(x, 4) for x in batch.T_world_cam.t[..., 0].flatten().tolist()}
+            for batch in batches(atlas, 2, homes_renewed_per_batch=renewed, graphs_per_batch=20, num_nodes=1)
+        ]
+
+    kept, renewed = homes_of(0), homes_of(2)
+    assert kept[0] & kept[1]  # views come again
+    assert not renewed[0] & renewed[1]  # both homes are new
+    assert kept[0] == renewed[0]
+
+
+def test_a_home_that_is_renewed_takes_its_views_and_overlaps_with_it(atlas):
+    for batch in batches(atlas, 3, homes_renewed_per_batch=1, image_height=2 * HEIGHT, image_width=2 * WIDTH)[1:]:
+        for graph in range(4):
+            exact = covisibility(
+                views_of_batch(batch, graph, 0),
+                batch.depth_m[graph, :1],
+                views_of_batch(batch, graph, 1),
+                batch.depth_m[graph, 1:2],
+            )
+            assert abs(float(batch.overlap[graph, 1] - exact[0])) < 0.2
+
+
+def test_a_stream_of_single_images_works_too(atlas):
+    (batch,) = batches(atlas, 1, num_nodes=1)
+    assert_array_equal(batch.overlap, np.ones((4, 1)))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"overlap": (0.5, 0.2)},
+        {"overlap": (-0.1, 0.5)},
+        {"overlap": (0.5, 1.5)},
+        {"num_nodes": 0},
+        {"num_nodes": 200},
+        {"image_height": 0},
+        {"graphs_per_batch": 0},
+        {"num_homes": 0},
+        {"homes_renewed_per_batch": -1},
+        {"homes_renewed_per_batch": 500},
+        {"focal_range": (0.0, 1.0)},
+        {"focal_range": (1.2, 0.6)},
+        {"max_distortion": -0.1},
+        {"max_distortion": 1.0},
+    ],
+)
+def test_impossible_streams_are_refused_in_one_line(options):
+    with pytest.raises(ConfigError) as caught:
+        StreamConfig(**options)
+    assert "\n" not in str(caught.value)
+    assert next(iter(options)) in str(caught.value)
+
+
+def test_a_stream_may_have_homes_of_another_size(atlas):
+    (batch,) = batches(atlas, 1, layout=LayoutConfig(num_boxes=20, num_cylinders=4, max_rooms=1))
+    assert torch.isfinite(batch.depth_m).all()
