@@ -278,3 +278,8 @@ def test_nothing_falls_back_to_the_cpu() -> None:
     assert (T @ T.inverse()).device.type == "meta"
     assert Pose.from_quat_wxyz(T.quat_wxyz(), [0, 0, 0]).device.type == "meta"
     assert Pose.from_log_quat([0, 0, 0], T.t).device.type == "meta"
+
+
+def test_a_matrix_whose_squares_overflow_is_no_rotation():
+    with pytest.raises(GeometryError, match="orthonormal"):
+        check_rotation(torch.full((3, 3), 1e200, dtype=torch.float64), where="here")

@@ -30,16 +30,11 @@ def rooms_command(
     from relograph.environment import compute_device
     from relograph.progress import TerminalProgress
     from relograph.results import command_line, write_result
-    from relograph.rooms.benchmark import benchmark_rooms
+    from relograph.rooms.benchmark import benchmark_rooms, benchmark_table
 
     kind = compute_device(device).kind
     results = [asdict(row) for row in benchmark_rooms(kind, seed=seed, num_rooms=rooms, progress=TerminalProgress())]
-    for row in results:
-        typer.echo(
-            ", ".join(
-                f"{name} {value:,.1f}" if isinstance(value, float) else f"{name} {value}" for name, value in row.items()
-            )
-        )
+    typer.echo(benchmark_table(results))
     if output is not None:
         write_result(output, results, command=command_line(), seed=seed, device=device)
         typer.echo(str(output))

@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -68,8 +69,9 @@ class Pose:
         Only shapes are checked: numbers from outside go through `check_rotation` first.
         """
         R, t = _on_one_device(R, t)
-        with suppress(RuntimeError):  # shapes that do not broadcast are named below
-            batch_shape = torch.broadcast_shapes(R.shape[:-2], t.shape[:-1])
+        with suppress(ValueError):  # shapes that do not broadcast are named below
+            # numpy's, as torch's own imports a computer algebra system on its first call.
+            batch_shape = np.broadcast_shapes(R.shape[:-2], t.shape[:-1])
             R, t = R.expand(*batch_shape, *R.shape[-2:]), t.expand(*batch_shape, *t.shape[-1:])
         _check_shapes(R, t)
         dtype = torch.promote_types(R.dtype, t.dtype)
@@ -274,7 +276,7 @@ def check_rotation(R: Tensor | Nested, where: str) -> Float[Tensor, "*B 3 3"]:
         )
     deviation = (R.mT @ R - torch.eye(3, dtype=R.dtype, device=R.device)).abs().amax(dim=(-2, -1))
     worst = float(deviation.max()) if deviation.numel() else 0.0
-    if worst > ORTHONORMAL_TOLERANCE:
+    if not worst <= ORTHONORMAL_TOLERANCE:  # NaN too, from entries whose squares overflow
         raise GeometryError(
             f"{where}: expected a rotation matrix, whose columns are orthonormal to {ORTHONORMAL_TOLERANCE:g}, found "
             f"R^T R off the identity by {worst:.3g}. Check the order of the values, and that R carries no scale."

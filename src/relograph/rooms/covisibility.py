@@ -1,7 +1,7 @@
 """How much of one view another view sees, decided by depth."""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from relograph.rooms.raycast import Vector, dot, of_image, pixel_centers, plus, ray_directions
@@ -30,8 +30,8 @@ def covisibility(
 ) -> Float[Tensor, "B"]:
     """Share of the pixels of view A whose surface is seen in view B, within [0, 1].
 
-    A point counts if it falls into image B and no surface of B lies in front of it: the depths agree within
-    `tolerance` of the depth, or 3 cm.
+    A point counts if it falls into image B, no surface of B lies in front of it (the depths agree within `tolerance`
+    of the depth, or 3 cm), and its surface faces camera B: a thin wall has another side.
     """
     height, width = depth_a_m.shape[1:]
     pixels = pixel_centers(height, width, depth_a_m.device)
@@ -43,4 +43,15 @@ def covisibility(
     pixel_b = (y.clamp(0, height_b - 1) * width_b + x.clamp(0, width_b - 1)).long()
     seen_m = depth_b_m.flatten(1).gather(1, pixel_b)
     same = (z - seen_m).abs() < (tolerance * z).clamp_min(0.03)
-    return (inside & same).float().mean(dim=1)
+    return (inside & same & faces(views_b, points, height, width)).float().mean(dim=1)
+
+
+def faces(views: Views, points: Vector, height: int, width: int) -> Bool[Tensor, "B P"]:
+    """Whether the surface through the points of an image, row by row, shows its front to other cameras."""
+    grid = torch.stack(points, dim=-1).unflatten(1, (height, width))  # [B, H, W, 3]
+    # To the next pixel, at the end of a row or column from the one before.
+    to_right = torch.cat([grid[:, :, 1:] - grid[:, :, :-1], grid[:, :, -1:] - grid[:, :, -2:-1]], dim=2)
+    to_below = torch.cat([grid[:, 1:] - grid[:, :-1], grid[:, -1:] - grid[:, -2:-1]], dim=1)
+    away = torch.linalg.cross(to_right, to_below)  # x right, y down: away from the camera that sees the front
+    towards_camera: Tensor = (away * (views.center[:, None, None] - grid)).sum(dim=-1)
+    return towards_camera.flatten(1) < 0

@@ -326,7 +326,8 @@ def plant(d: Decorator) -> Piece:
         tilt, around = d.rng.uniform(0.1, 0.6), d.rng.uniform(0, 2 * np.pi)
         lean = np.array([[1, 0, 0], [0, np.cos(tilt), np.sin(tilt)], [0, -np.sin(tilt), np.cos(tilt)]])
         solids.append(leaf.moved(turn_z(around) @ lean, np.array([0, 0, pot_height - 0.03])))
-    return Piece(solids, 2 * radius + 0.1, 2 * radius + 0.1)
+    reach = max(float(np.max(np.abs(solid.center[:2]) + (np.abs(solid.R) @ solid.half_size)[:2])) for solid in solids)
+    return Piece(solids, 2 * reach, 2 * reach)
 
 
 def boxes(d: Decorator) -> Piece:
@@ -359,30 +360,29 @@ def coffee_table(d: Decorator) -> Piece:
 
 
 def clutter(d: Decorator, surface: Surface) -> list[Solid]:
-    """One small thing that lies or stands on a surface: books, a bottle, a mug, a box, a bowl, a magazine."""
-    x = surface.center[0] + d.rng.uniform(-0.42, 0.42) * surface.width
-    y = surface.center[1] + d.rng.uniform(-0.38, 0.38) * surface.depth
-    z, kind = float(surface.center[2]), d.rng.random()
+    """One small thing that lies or stands on a surface: a bottle, a mug, a magazine, books, a box."""
+    kind = d.rng.random()
     if kind < 0.2:
         radius = d.rng.uniform(0.03, 0.045)
-        return [
-            cylinder(x, y, z, radius, d.rng.uniform(0.14, 0.22), d.pattern()),
-            cylinder(x, y, z + 0.14, radius * 0.4, 0.14, d.plain()),
+        thing = [
+            cylinder(0, 0, 0, radius, d.rng.uniform(0.14, 0.22), d.pattern()),
+            cylinder(0, 0, 0.14, radius * 0.4, 0.14, d.plain()),
         ]
-    if kind < 0.4:
-        return [
-            cylinder(
-                x, y, z, d.rng.uniform(0.035, 0.1), d.rng.uniform(0.05, 0.13), d.plain() if kind < 0.3 else d.pattern()
-            )
-        ]
-    if kind < 0.55:
-        thing = box(0, 0, 0, 0.21, 0.297, d.rng.uniform(0.003, 0.02), d.picture())
+    elif kind < 0.4:
+        material = d.plain() if kind < 0.3 else d.pattern()
+        thing = [cylinder(0, 0, 0, d.rng.uniform(0.035, 0.1), d.rng.uniform(0.05, 0.13), material)]
+    elif kind < 0.55:
+        thing = [box(0, 0, 0, 0.21, 0.297, d.rng.uniform(0.003, 0.02), d.picture())]
     else:
         flat = kind < 0.75
         low, high = ([0.13, 0.18, 0.03], [0.2, 0.26, 0.12]) if flat else ([0.08, 0.06, 0.1], [0.3, 0.22, 0.3])
         width, depth, height = d.rng.uniform(low, high).tolist()
-        thing = box(0, 0, 0, width, depth, height, d.pattern())
-    return [thing.moved(turn_z(d.rng.uniform(0, np.pi)), np.array([x, y, z]))]
+        thing = [box(0, 0, 0, width, depth, height, d.pattern())]
+    # However it is turned, it stays on the surface; where it is too large for that, it lies in the middle.
+    reach = float(np.hypot(*thing[0].half_size[:2]))
+    room = np.maximum([surface.width / 2 - reach, surface.depth / 2 - reach, 0.0], 0.0)
+    place = surface.center + d.rng.uniform(-1, 1, 3) * room
+    return [solid.moved(turn_z(d.rng.uniform(0, np.pi)), place) for solid in thing]
 
 
 PIECES: tuple[Callable[[Decorator], Piece], ...] = (

@@ -1,5 +1,6 @@
 """Pictures of rooms and scenes for people to look at."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,15 @@ from relograph.errors import DatasetError
 from relograph.progress import SILENT, Progress
 from relograph.rooms.photograph import Darkroom
 from relograph.rooms.raycast import Kernels, first_hits, pixel_centers, ray_directions
-from relograph.rooms.seven_rooms import LAYOUT, SIZES, Recording, make_recording, make_room_home, take_photos
+from relograph.rooms.seven_rooms import (
+    LAYOUT,
+    SIZES,
+    Recording,
+    check_number_of_rooms,
+    make_recording,
+    make_room_home,
+    take_photos,
+)
 from relograph.rooms.textures import make_atlas
 from relograph.scenes.scene import Scene
 
@@ -31,6 +40,8 @@ def save_picture(pixels: UInt8[np.ndarray, "H W 3"], path: Path) -> None:
         Image.fromarray(pixels).save(partial, format="PNG", optimize=True)
         partial.replace(path)
     except OSError as error:
+        with suppress(OSError):  # there may be nothing to remove, nor a folder to remove it from
+            partial.unlink()
         raise DatasetError(
             f"{path}: expected a place to write a picture, found {error}. Choose another file."
         ) from error
@@ -49,6 +60,7 @@ def widest_views(recording: Recording) -> list[int]:
 
 def write_preview(path: Path, *, seed: int = 0, rooms: int = 7, progress: Progress = SILENT) -> None:
     """A contact sheet: a row for each room, four photographs from its walks."""
+    check_number_of_rooms(rooms)
     atlas, size, darkroom = make_atlas(seed), SIZES["small"], Darkroom.on("cpu")
     rows = []
     with progress.task("photographing rooms", total=rooms * VIEWS_PER_ROOM) as advance:

@@ -8,7 +8,8 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,12 +20,12 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import multiprocessing
 
-from relograph.errors import ConfigError, DatasetError
+from relograph.errors import ConfigError, DatasetError, RelographError
 from relograph.geometry import Camera, Pose
 from relograph.progress import SILENT, Progress
 from relograph.rooms.layout import Home, LayoutConfig, make_home, to_tensors
 from relograph.rooms.photograph import Darkroom, Effects, Optics, photograph, random_optics
-from relograph.rooms.textures import TextureAtlas, make_atlas, photograph_paths
+from relograph.rooms.textures import TextureAtlas, check_seed, make_atlas, photograph_paths
 from relograph.rooms.walks import Walk, views_of, walk
 from relograph.rooms.world import Rooms, Views
 from relograph.scenes.camera_models import camera_line
@@ -258,9 +259,19 @@ def studios(atlas: TextureAtlas, workers: int) -> Iterator[Callable[[list[Job]],
         studio = Studio(atlas)
         yield lambda jobs: map(studio.do, jobs)
         return
-    # Fresh processes, not forks: a fork of a process whose torch has threads can hang.
-    with multiprocessing.get_context("spawn").Pool(workers, _open_studio, (atlas,)) as pool:
-        yield lambda jobs: pool.imap_unordered(_do_in_worker, jobs)
+    # Fresh processes, not forks: a fork of a process whose torch has threads can hang. Torch's own context hands the
+    # textures over in shared memory.
+    context = multiprocessing.get_context("spawn")
+    executor = ProcessPoolExecutor(workers, mp_context=context, initializer=_open_studio, initargs=(atlas,))
+    try:
+        yield lambda jobs: executor.map(_do_in_worker, jobs)
+    except BrokenProcessPool as error:
+        raise RelographError(
+            "a process that rendered rooms was ended from outside, as a machine short of memory does. "
+            "Run the command again with fewer --workers; rooms that are finished are kept."
+        ) from error
+    finally:
+        executor.shutdown(cancel_futures=True)
 
 
 def is_finished(folder: Path, recipe: Mapping[str, object]) -> bool:
@@ -287,6 +298,12 @@ def sha256_of_files(paths: list[Path]) -> str:
     return hashlib.sha256(b"".join(hashlib.sha256(path.read_bytes()).digest() for path in paths)).hexdigest()
 
 
+def check_number_of_rooms(num_rooms: int) -> None:
+    """Raise where there would be nothing to make."""
+    if num_rooms < 1:
+        raise ConfigError(f"the number of rooms must be at least 1, got {num_rooms}.")
+
+
 def create_seven_rooms(
     directory: Path,
     *,
@@ -301,8 +318,8 @@ def create_seven_rooms(
     """Write `room-1`, `room-2`, ... into a folder; a room that is there already, made alike, is kept as it is."""
     if size not in SIZES:
         raise ConfigError(f"size must be one of {', '.join(SIZES)}, got {size!r}.")
-    if num_rooms < 1:
-        raise ConfigError(f"the number of rooms must be at least 1, got {num_rooms}.")
+    check_number_of_rooms(num_rooms)
+    check_seed(seed)
     atlas_sha256 = None if textures is None else sha256_of_files(photograph_paths(textures))
     recipes = {
         directory / f"room-{room + 1}": {

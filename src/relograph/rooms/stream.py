@@ -14,7 +14,7 @@ from relograph.rooms.covisibility import covisibility
 from relograph.rooms.layout import LayoutConfig, make_home, to_tensors
 from relograph.rooms.photograph import Darkroom, Effects, photograph, random_optics
 from relograph.rooms.raycast import first_hits, pixel_centers, ray_directions
-from relograph.rooms.textures import TextureAtlas, make_atlas
+from relograph.rooms.textures import TextureAtlas, check_seed, make_atlas
 from relograph.rooms.walks import scattered_views, views_of
 from relograph.rooms.world import Rooms, Views
 
@@ -52,6 +52,7 @@ class StreamConfig:
     """The same seed gives the same graphs."""
 
     def __post_init__(self) -> None:
+        check_seed(self.seed)
         low, high = self.overlap
         if not 0 <= low < high <= 1:
             raise ConfigError(f"overlap must be two shares with 0 <= low < high <= 1, got {self.overlap}.")

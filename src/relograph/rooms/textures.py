@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from relograph.errors import DatasetError
+from relograph.errors import ConfigError, DatasetError
 from relograph.scenes.images import decode_image
 
 TEXTURE_SIZE = 256
@@ -365,8 +365,15 @@ def read_photographs(folder: Path) -> UInt8[Tensor, "num_photos 3 256 256"]:
     return torch.stack(tiles_rgb)
 
 
+def check_seed(seed: int) -> None:
+    """Raise for what is no seed. Every source of chance in a world is made from one, so all of them ask here."""
+    if not 0 <= seed < 2**31:
+        raise ConfigError(f"a seed must be a whole number from 0 to 2^31 - 1, got {seed}.")
+
+
 def make_atlas(seed: int, *, photographs: Path | None = None, device: torch.device | str = "cpu") -> TextureAtlas:
     """An atlas of every family, the same for the same seed and photographs on every device up to rounding."""
+    check_seed(seed)
     device = torch.device(device)
     tiles_rgb: list[Tensor] = []
     range_by_family: dict[str, range] = {}

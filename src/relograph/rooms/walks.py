@@ -45,6 +45,7 @@ def smooth(values: Float[np.ndarray, "n d"], sigma: float) -> Float[np.ndarray, 
 def wander(rng: Generator, count: int, sigma: float, scale: float, dims: int = 1) -> Float[np.ndarray, "n d"]:
     """Smooth random motion about zero with standard deviation `scale`; `sigma` steps long."""
     raw = smooth(rng.normal(size=(count + int(6 * sigma), dims)), sigma)[:count]
+    raw = raw - raw.mean(axis=0)
     return np.asarray(scale * raw / (raw.std() + 1e-9))
 
 
@@ -135,6 +136,7 @@ def walk(home: Home, rng: Generator, num_steps: int) -> Walk:
     path = floor_path(home, rng, float(travelled[-1]))
 
     height = 1.45 + rng.normal(0, 0.08) + wander(rng, num_steps, 60, 0.08)[:, 0]
+    height = np.clip(height, 1.1, 1.8)
     height += 0.012 * np.sin(2 * np.pi * 1.8 * np.arange(num_steps) * STEP_S) * speed / 0.5
     shake = wander(rng, num_steps, 2, 0.002, dims=3)
     for sigma in (3.0, 1.5, 0.7, 0.0):  # in cells; a rounder path where the furniture leaves room for it
@@ -144,6 +146,8 @@ def walk(home: Home, rng: Generator, num_steps: int) -> Walk:
         center = np.concatenate([xy, height[:, None]], axis=1) + shake
         if distance_to_solids(home, center).min() > MIN_DISTANCE_M:
             break
+    else:
+        raise AssertionError(f"a walk in home {home.seed} comes too near to a solid: its walkable floor is wrong")
 
     yaw_pitch = np.zeros((num_steps, 2))
     step = 0
