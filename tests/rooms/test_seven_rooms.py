@@ -297,14 +297,6 @@ def test_a_missing_folder_of_photographs_is_one_clear_line(tmp_path):
     assert not (tmp_path / "seven").exists()
 
 
-def test_more_rooms_join_those_that_are_there(rooms_folder, tmp_path):
-    create_seven_rooms(tmp_path, num_rooms=1, seed=SEED, workers=1)
-    before = stamps(tmp_path / "room-1")
-    create_seven_rooms(tmp_path, num_rooms=2, seed=SEED, workers=1)
-    assert stamps(tmp_path / "room-1") == before
-    assert contents(tmp_path) == contents(rooms_folder)
-
-
 def test_several_processes_write_the_same_bytes_as_one(rooms_folder, tmp_path):
     create_seven_rooms(tmp_path, num_rooms=1, seed=SEED, workers=2)
     assert contents(tmp_path / "room-1") == contents(rooms_folder / "room-1")

@@ -73,8 +73,9 @@ def test_a_batch_has_the_shape_that_was_asked_for(atlas):
 
 
 def test_a_seed_means_one_stream(atlas):
-    first, again = (batches(atlas, 2, homes_renewed_per_batch=1, effects=Effects()) for _ in range(2))
-    (other,) = batches(atlas, 1, seed=1, effects=Effects())
+    small = {"graphs_per_batch": 2, "num_homes": 1, "effects": Effects()}
+    first, again = (batches(atlas, 2, homes_renewed_per_batch=1, **small) for _ in range(2))
+    (other,) = batches(atlas, 1, seed=1, **small)
     for one, same in zip(first, again, strict=True):
         assert torch.equal(one.images, same.images)
         assert torch.equal(one.T_world_cam.matrix(), same.T_world_cam.matrix())
@@ -83,7 +84,7 @@ def test_a_seed_means_one_stream(atlas):
 
 
 def test_an_iterator_begins_anew_and_leaves_others_alone(atlas):
-    stream = RoomStream(TINY, atlas=atlas)
+    stream = RoomStream(replace(TINY, graphs_per_batch=2, num_homes=1), atlas=atlas)
     ahead, behind = iter(stream), iter(stream)
     first = next(ahead)
     next(ahead)
@@ -91,7 +92,7 @@ def test_an_iterator_begins_anew_and_leaves_others_alone(atlas):
 
 
 def test_batches_differ_from_one_another(atlas):
-    first, second = batches(atlas, 2)
+    first, second = batches(atlas, 2, graphs_per_batch=2)
     assert (first.images != second.images).float().mean() > 0.5
 
 
