@@ -162,6 +162,20 @@ def test_motion_smears_along_the_motion_only():
     assert_allclose(sideways["y"], still["y"], rtol=1e-4)
 
 
+@pytest.mark.parametrize("motion_px", [(6.0, 0.0), (0.0, 6.0), (4.0, -4.0)])
+def test_motion_spreads_a_point_evenly_along_its_path_and_about_its_place(motion_px):
+    light = torch.zeros(1, 3, HEIGHT, WIDTH)
+    light[..., 12, 16] = 1
+    spot = blurred(light, replace(NONE, motion_blur=True), motion_px=torch.tensor([motion_px]))[0, 0].double()
+    y, x = torch.meshgrid(torch.arange(HEIGHT) - 12.0, torch.arange(WIDTH) - 16.0, indexing="ij")
+    assert_allclose(spot.sum(), 1, rtol=1e-5)
+    assert_allclose([(spot * x).sum(), (spot * y).sum()], [0, 0], atol=0.15)
+    # An even spread over a length has a twelfth of its square as variance; the lens adds its own, which is small.
+    covariance = [(spot * a * b).sum() for a, b in ((x, x), (x, y), (y, y))]
+    dx, dy = motion_px
+    assert_allclose(covariance, np.array([dx * dx, dx * dy, dy * dy]) / 12, atol=1.0)
+
+
 def test_motion_over_a_whole_period_wipes_a_pattern_out():
     # Stripes of period 4 pixels, seen through a window of 4 pixels: the mean everywhere, 0.5.
     effects = replace(NONE, motion_blur=True)

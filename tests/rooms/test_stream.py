@@ -117,10 +117,10 @@ def test_neighbours_have_the_wanted_overlap_where_there_are_such_views(atlas):
 
 def test_where_no_view_has_the_wanted_overlap_the_nearest_to_it_serve(atlas):
     def mean_overlap(low: float, high: float) -> float:
-        (batch,) = batches(atlas, 1, graphs_per_batch=4, num_nodes=2, overlap=(low, high))
+        (batch,) = batches(atlas, 1, views_per_home=12, num_nodes=2, overlap=(low, high))
         return float(batch.overlap[:, 1].mean())
 
-    (all_views,) = batches(atlas, 1, graphs_per_batch=4, num_nodes=24, overlap=(0.99, 1.0))
+    (all_views,) = batches(atlas, 1, views_per_home=12, num_nodes=12, overlap=(0.99, 1.0))
     assert_allclose(mean_overlap(0.99, 1.0), all_views.overlap[:, 1:].amax(dim=1).mean(), atol=0.02)
     assert mean_overlap(0.0, 0.01) < 0.02
 
@@ -199,7 +199,9 @@ def test_homes_are_renewed_oldest_first(atlas):
         # The pose of a camera tells its home: no two homes have the same.
         return [
             {round(x, 4) for x in batch.T_world_cam.t[..., 0].flatten().tolist()}
-            for batch in batches(atlas, 2, homes_renewed_per_batch=renewed, graphs_per_batch=20, num_nodes=1)
+            for batch in batches(
+                atlas, 2, homes_renewed_per_batch=renewed, graphs_per_batch=8, views_per_home=8, num_nodes=1
+            )
         ]
 
     kept, renewed = homes_of(0), homes_of(2)
