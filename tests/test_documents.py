@@ -120,3 +120,12 @@ def test_the_paper_is_cited_in_the_readme_the_notice_and_the_citation_file():
         text = " ".join((REPOSITORY / name).read_text(encoding="utf-8").split())
         assert "Visual Camera Re-Localization Using Graph Neural Networks and Relative Pose Supervision" in text
         assert "2104.02538" in text
+
+
+def test_the_figures_in_the_readme_are_those_of_the_results(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(REPOSITORY / "docs"))
+    from fill_readme import filled
+
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    assert "images a second" in readme
+    assert filled(readme) == readme, "run: python docs/fill_readme.py"

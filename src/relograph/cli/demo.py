@@ -21,9 +21,8 @@ def demo_command(
 
     progress = TerminalProgress()
     rooms = directory / "rooms"
-    if not rooms.exists():
-        create_seven_rooms(rooms, num_rooms=1, progress=progress)
-    scene = open_scene(next(folder for folder in sorted(rooms.iterdir()) if folder.is_dir()))
+    create_seven_rooms(rooms, num_rooms=1, progress=progress)  # a room that is there already is kept
+    scene = open_scene(rooms / "room-1")
     if problems := check_scene(scene, progress=progress):
         raise DatasetError(
             f"{scene.root}: expected the room as the demo made it, found {counted(len(problems), 'problem')}, first: "

@@ -28,6 +28,7 @@ from relograph.rooms.textures import make_atlas
 from relograph.scenes.scene import Scene
 
 VIEWS_PER_ROOM = 4
+THUMBNAIL_SIZE_WH = (224, 168)
 COLOR_BY_SPLIT = {"train": "#1f6fb2", "test": "#d9761a", None: "#555555"}
 NUM_PHOTOS = 10
 
@@ -70,7 +71,8 @@ def write_preview(path: Path, *, seed: int = 0, rooms: int = 7, progress: Progre
             row = []
             for frame in widest_views(recording):
                 images, _ = take_photos(recording, range(frame, frame + 1), atlas, darkroom)
-                row.append(np.pad(images[0], ((4, 4), (4, 4), (0, 0)), constant_values=255))
+                thumbnail = np.asarray(Image.fromarray(images[0]).resize(THUMBNAIL_SIZE_WH, Image.Resampling.LANCZOS))
+                row.append(np.pad(thumbnail, ((3, 3), (3, 3), (0, 0)), constant_values=255))
                 advance(1)
             rows.append(np.concatenate(row, axis=1))
     save_picture(np.concatenate(rows), path)
