@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -18,12 +19,21 @@ from scipy.spatial import cKDTree
 from tiny_rooms import HEIGHT, WIDTH
 
 from relograph import open_scene
-from relograph.errors import ConfigError, DatasetError
+from relograph.errors import ConfigError, DatasetError, RelographError
 from relograph.geometry import pose_error
 from relograph.rooms import create_seven_rooms, seven_rooms, textures
 from relograph.rooms.raycast import Kernels, first_hits, pixel_centers, ray_directions
-from relograph.rooms.seven_rooms import LAYOUT, SIZES, RecordingSize, make_recording, make_room_home, room_camera
-from relograph.rooms.textures import FAMILY_SIZES
+from relograph.rooms.seven_rooms import (
+    LAYOUT,
+    SIZES,
+    RecordingSize,
+    jobs_of_room,
+    make_recording,
+    make_room_home,
+    room_camera,
+    studios,
+)
+from relograph.rooms.textures import FAMILY_SIZES, TextureAtlas
 from relograph.rooms.world import Views
 from relograph.scenes.converting import convert
 
@@ -348,3 +358,12 @@ def test_progress_counts_every_frame_once(tmp_path):
     create_seven_rooms(tmp_path, num_rooms=1, seed=SEED, workers=1, progress=progress)
     assert progress.total == progress.done == 6
     assert json.loads((tmp_path / "room-1" / seven_rooms.RECIPE_FILE).read_text())["seed"] == SEED
+
+
+def test_a_killed_worker_is_an_error_and_not_a_wait_for_ever(atlas: TextureAtlas, tmp_path: Path):
+    jobs = jobs_of_room(tmp_path, seed=0, room=0, size=SIZES["small"], frames_per_job=1)
+    with pytest.raises(RelographError, match="fewer --workers"), studios(atlas, workers=2) as do:
+        counts = do(jobs)
+        for worker in multiprocessing.active_children():
+            worker.kill()
+        list(counts)

@@ -436,8 +436,9 @@ def to_tensors(home: Home, config: LayoutConfig) -> Rooms:
         for solid in slots
     ]
     for slot, solid in enumerate(slots):
-        if solid.is_cylinder and solid.material.period_m is not None:  # a whole number of repeats around
-            around = max(1.0, np.round(2 * np.pi * solid.half_size[0] / solid.material.period_m))
+        if solid.is_cylinder:  # a whole number of repeats around, so that no seam shows
+            period_m = solid.material.period_m
+            around = 1.0 if period_m is None else max(1.0, np.round(2 * np.pi * solid.half_size[0] / period_m))
             scale[slot] = np.array([around / (2 * np.pi), scale[slot][1], scale[slot][2]])
     offset = np.where(np.array(whole)[:, None], np.array([0.5, 0.5, 0.0]), rng.random((len(slots), 3)))
     textures = [solid.material.textures * (6 // len(solid.material.textures)) for solid in slots]
