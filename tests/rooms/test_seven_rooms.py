@@ -362,8 +362,13 @@ def test_progress_counts_every_frame_once(tmp_path):
 
 def test_a_killed_worker_is_an_error_and_not_a_wait_for_ever(atlas: TextureAtlas, tmp_path: Path):
     jobs = jobs_of_room(tmp_path, seed=0, room=0, size=SIZES["small"], frames_per_job=1)
-    with pytest.raises(RelographError, match="fewer --workers"), studios(atlas, workers=2) as do:
-        counts = do(jobs)
-        for worker in multiprocessing.active_children():
-            worker.kill()
-        list(counts)
+
+    def render_while_workers_are_killed() -> None:
+        with studios(atlas, workers=2) as do:
+            counts = do(jobs)
+            for worker in multiprocessing.active_children():
+                worker.kill()
+            list(counts)
+
+    with pytest.raises(RelographError, match="fewer --workers"):
+        render_while_workers_are_killed()
