@@ -77,8 +77,13 @@ def test_a_reader_that_has_seen_enough_ends_a_command_quietly():
 
 
 def test_ctrl_c_is_one_line_and_exit_code_130(capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(typer.Exit) as exit_, failures_as_one_line():
-        signal.raise_signal(signal.SIGINT)
+    # A process started in the background ignores Ctrl-C, and the tests may run in one.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(typer.Exit) as exit_, failures_as_one_line():
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert exit_.value.exit_code == 130
     assert capsys.readouterr().err == "interrupted\n"
 
