@@ -4,6 +4,7 @@ import errno
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,33 @@ def test_ctrl_c_is_one_line_and_exit_code_130(capsys: pytest.CaptureFixture[str]
 def test_a_bug_keeps_its_traceback(bug: Exception):
     with pytest.raises(type(bug)), failures_as_one_line():
         raise bug
+
+
+def test_a_command_that_is_asked_to_end_takes_its_workers_and_its_half_written_folder_along(tmp_path: Path):
+    process = subprocess.Popen(
+        [*RELOGRAPH, "rooms", "create", str(tmp_path), "--rooms", "1", "--workers", "2"], stderr=subprocess.DEVNULL
+    )
+    # The first photo on disk shows that the workers are at work.
+    until = time.monotonic() + 120
+    while not list(tmp_path.glob("*/*/*.color.png")) and time.monotonic() < until:
+        time.sleep(0.2)
+    children = [
+        int(status.parent.name)
+        for status in Path("/proc").glob("[0-9]*/status")
+        if f"PPid:\t{process.pid}\n" in _text_or_nothing(status)
+    ]
+    assert len(children) >= 2
+    process.terminate()
+    assert process.wait(timeout=60) == 143
+    assert list(tmp_path.iterdir()) == []
+    until = time.monotonic() + 30
+    while any(Path(f"/proc/{child}").exists() for child in children) and time.monotonic() < until:
+        time.sleep(0.2)
+    assert [child for child in children if Path(f"/proc/{child}").exists()] == []
+
+
+def _text_or_nothing(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:  # the process has ended meanwhile
+        return ""

@@ -202,3 +202,11 @@ def test_pixels_without_a_ray_send_no_gradient_and_no_nan(name: str, dtype: torc
     assert xy.grad[:3].tolist() == [[0.0, 0.0]] * 3
     assert xy.grad[3].isfinite().all()
     assert (xy.grad[3] > 0).all()
+
+
+@pytest.mark.parametrize("w", [1e-17, 0.0, -1e-17])
+def test_at_a_half_turn_the_gradient_does_not_ask_on_which_side_rounding_put_w(w: float):
+    quat = torch.tensor([w, 1.0, 0.0, 0.0], dtype=torch.float64, requires_grad=True)
+    log_quat(quat).sum().backward()
+    assert quat.grad is not None
+    assert quat.grad[0].item() == pytest.approx(-1.0)

@@ -25,7 +25,7 @@ def test_the_views_are_spread_over_homes(atlas):
 def test_on_a_cpu_seven_rooms_are_made_and_counted(monkeypatch):
     monkeypatch.setitem(SIZES, "small", RecordingSize(24, 32, every=500))
     monkeypatch.setattr(textures, "FAMILY_SIZES", dict.fromkeys(FAMILY_SIZES, 1))
-    monkeypatch.setattr(benchmark.os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(benchmark, "num_cores", lambda: 1)
     (row,) = benchmark.benchmark_rooms("cpu", num_rooms=1)
     assert (row.rooms, row.images, row.workers) == (1, 6, 1)
     assert row.images_per_second > 0

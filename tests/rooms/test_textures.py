@@ -57,7 +57,7 @@ def random_tiles(count: int) -> Tensor:
 def texel_rgb(atlas: TextureAtlas, texture: int, level: int) -> np.ndarray:
     """One texture of an atlas at one mip level, [size, size, 3]."""
     size = TEXTURE_SIZE >> level
-    start = atlas.level_offsets()[level] + texture * size * size
+    start = sum((256 >> finer) ** 2 * atlas.num_textures for finer in range(level)) + texture * size * size
     packed = atlas.texels[start : start + size * size].reshape(size, size).numpy()
     return np.stack([packed & 255, (packed >> 8) & 255, (packed >> 16) & 255], axis=-1)
 

@@ -236,3 +236,20 @@ def test_a_kill_half_way_leaves_nothing_under_the_final_name(tiny_scene, tmp_pat
     for format in WRITERS:  # and what is left does not stand in the way
         convert(root, tmp_path / "out" / format, format)
         assert len(open_scene(tmp_path / "out" / format)) == len(FRAMES)
+
+
+@pytest.mark.parametrize("to", sorted(WRITERS))
+def test_a_truncated_photo_is_not_passed_on(seven_scenes_folder: Path, tmp_path: Path, to: str):
+    photo = seven_scenes_folder / "seq-01" / "frame-000001.color.png"
+    photo.write_bytes(photo.read_bytes()[:-200])
+    with pytest.raises(DatasetError, match="frame-000001"):
+        convert(seven_scenes_folder, tmp_path / "converted", to, focal_px=30.0)
+    assert not (tmp_path / "converted").exists()
+
+
+def test_what_a_format_has_no_place_for_is_named(seven_scenes_folder: Path, tmp_path: Path):
+    to_colmap = convert(seven_scenes_folder, tmp_path / "colmap", "colmap", focal_px=30.0)
+    assert to_colmap.warnings[-1] == "colmap has no place for depth: the depth maps of 3 frames were left out."
+    assert convert(seven_scenes_folder, tmp_path / "tum", "tum").warnings == ()
+    back = convert(tmp_path / "tum", tmp_path / "back", "7scenes")
+    assert back.warnings[-1] == "7scenes has no place for time: the timestamps of 3 frames were left out."

@@ -1,6 +1,7 @@
 """The `relograph` command and its commands."""
 
 import io
+import signal
 import sys
 from typing import Annotated, Any
 
@@ -61,4 +62,6 @@ def main() -> None:
     # A file's name may hold bytes that the terminal has no letters for; showing it escaped beats failing over it.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+    # Asked to end, a command unwinds: its workers end with it and half-written folders are removed.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     app(prog_name="relograph")

@@ -38,7 +38,7 @@ def convert_command(
     focal: FocalOption = None,
     skip_bad_frames: SkipBadFramesOption = False,
 ) -> None:
-    """Write a scene in another format; poses keep every digit."""
+    """Write a scene in another format; poses are kept to rounding."""
     from relograph.progress import TerminalProgress
     from relograph.scenes.converting import convert
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from relograph.cli.options import DeviceOption, SeedOption
+from relograph.cli.printing import counted
 
 app = typer.Typer(
     help="Make rooms: an endless supply of places whose poses and depths are exact.", no_args_is_help=True
@@ -51,7 +52,7 @@ def create_command(
         textures=textures,
         progress=TerminalProgress(),
     )
-    typer.echo(f"{directory}: {rooms} rooms. Look at one with: relograph scene info {directory}/ROOM")
+    typer.echo(f"{directory}: {counted(rooms, 'room')}. Look at one with: relograph scene info {directory}/room-1")
 
 
 @app.command("preview")

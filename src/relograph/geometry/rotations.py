@@ -44,7 +44,9 @@ def quat_in_upper_hemisphere(quat_wxyz: Float[Tensor, "*B 4"]) -> Float[Tensor, 
     significant = size > 4 * torch.finfo(quat_wxyz.dtype).eps * size.amax(dim=-1, keepdim=True)
     first = significant.to(torch.uint8).argmax(dim=-1, keepdim=True)  # [*B, 1]
     upper = torch.where(quat_wxyz.gather(-1, first) < 0, -quat_wxyz, quat_wxyz)
-    return torch.cat([upper[..., :1].clamp(min=0), upper[..., 1:]], dim=-1)
+    w = upper[..., :1]
+    w = w + (w.clamp(min=0) - w).detach()  # a clamp alone would stop the gradient where rounding made w negative
+    return torch.cat([w, upper[..., 1:]], dim=-1)
 
 
 def quat_conjugate(quat_wxyz: Float[Tensor, "*B 4"]) -> Float[Tensor, "*B 4"]:
@@ -177,8 +179,9 @@ def matrix_to_rotation_6d(R: Float[Tensor, "*B 3 3"]) -> Float[Tensor, "*B 6"]:
 def nearest_rotation(R: Float[Tensor, "*B 3 3"]) -> Float[Tensor, "*B 3 3"]:
     """The rotation nearest to a 3x3 matrix (least squares over its entries).
 
-    For matrices read from text files with few digits, and for 9D regression. A mirrored matrix comes back as a rotation
-    too; `check_rotation` tells them apart.
+    For matrices read from text files with few digits. A mirrored matrix comes back as a rotation too; `check_rotation`
+    tells them apart. Its gradient is that of the singular value decomposition, which is undefined where singular values
+    are equal, as those of an exact rotation are.
     """
     U, _, Vh = torch.linalg.svd(R)
     mirrored = torch.linalg.det(U @ Vh)[..., None] < 0  # [*B, 1]

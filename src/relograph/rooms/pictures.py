@@ -33,19 +33,30 @@ COLOR_BY_SPLIT = {"train": "#1f6fb2", "test": "#d9761a", None: "#555555"}
 NUM_PHOTOS = 10
 
 
+def make_folder_of(path: Path) -> None:
+    """The folder that a picture will be written to."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def cannot_write(path: Path, error: OSError) -> DatasetError:
+    """The line that a user reads where a picture cannot be written."""
+    return DatasetError(f"{path}: expected a place to write a picture, found: {error.strerror}. Choose another file.")
+
+
 def save_picture(pixels: UInt8[np.ndarray, "H W 3"], path: Path) -> None:
     """Write a PNG whole or not at all."""
     partial = path.with_name(f".{path.name}.partial")
+    make_folder_of(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(partial, format="PNG", optimize=True)
         partial.replace(path)
     except OSError as error:
-        with suppress(OSError):  # there may be nothing to remove, nor a folder to remove it from
+        with suppress(OSError):  # there may be nothing to remove
             partial.unlink()
-        raise DatasetError(
-            f"{path}: expected a place to write a picture, found {error}. Choose another file."
-        ) from error
+        raise cannot_write(path, error) from error
 
 
 def widest_views(recording: Recording) -> list[int]:
@@ -62,7 +73,8 @@ def widest_views(recording: Recording) -> list[int]:
 def write_preview(path: Path, *, seed: int = 0, rooms: int = 7, progress: Progress = SILENT) -> None:
     """A contact sheet: a row for each room, four photographs from its walks."""
     check_number_of_rooms(rooms)
-    atlas, size, darkroom = make_atlas(seed), SIZES["small"], Darkroom.on("cpu")
+    make_folder_of(path)  # before the work, not after it
+    atlas, size, darkroom = make_atlas(seed, progress=progress), SIZES["small"], Darkroom.on("cpu")
     rows = []
     with progress.task("photographing rooms", total=rooms * VIEWS_PER_ROOM) as advance:
         for room in range(rooms):

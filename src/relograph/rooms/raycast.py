@@ -68,10 +68,12 @@ def ray_directions(views: Views, pixels_xy: Float[Tensor, "P 2"]) -> Vector:
     y_distorted = (pixels_xy[:, 1] - views.principal_px[:, 1:2]) / views.focal_px[:, 1:2]
     r2_distorted = x_distorted * x_distorted + y_distorted * y_distorted
     k1, k2 = views.distortion[:, 0:1], views.distortion[:, 1:2]
+    # The undistorted radius is `shrink` times the distorted: shrink + a shrink^3 + b shrink^5 = 1, by Newton's steps.
+    a, b = k1 * r2_distorted, k2 * r2_distorted * r2_distorted
     shrink = torch.ones_like(r2_distorted)
-    for _ in range(6):  # a fixed point: converges to 1e-6 for the mild lenses of phones
-        r2 = r2_distorted * shrink * shrink
-        shrink = 1 / (1 + r2 * (k1 + r2 * k2))
+    for _ in range(4):
+        s2 = shrink * shrink
+        shrink = shrink - (shrink * (1 + s2 * (a + s2 * b)) - 1) / (1 + s2 * (3 * a + s2 * 5 * b))
     x, y = x_distorted * shrink, y_distorted * shrink
     right, down, forward = (of_image(views.R_room_cam[:, :, axis]) for axis in range(3))
     return plus(plus(forward, right, x), down, y)

@@ -7,6 +7,10 @@ resolution.
 import hashlib
 import json
 import os
+import shutil
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -20,6 +24,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import multiprocessing
 
+from relograph.environment import num_cores
 from relograph.errors import ConfigError, DatasetError, RelographError
 from relograph.geometry import Camera, Pose
 from relograph.progress import SILENT, Progress
@@ -215,7 +220,7 @@ class Studio:
         """Render and write the frames of a job; how many there were."""
         recording = self.recording(job)
         images, depth_m = take_photos(recording, job.frames, self.atlas, self.darkroom)
-        with ThreadPoolExecutor(1 if self.atlas.texels.device.type == "cpu" else os.cpu_count()) as writers:
+        with ThreadPoolExecutor(1 if self.atlas.texels.device.type == "cpu" else num_cores()) as writers:
             written = [
                 writers.submit(
                     write_frame, job.folder / job.sequence, frame, images[i], depth_m[i], recording.T_world_cam[frame]
@@ -234,7 +239,17 @@ def _open_studio(atlas: TextureAtlas) -> None:
     """What a worker process does first."""
     global _studio
     torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent too, which ends its workers in order
     _studio = Studio(atlas)
+
+
+def _end_with_parent() -> None:
+    """End this worker when its parent was killed; it would wait for jobs for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _do_in_worker(job: Job) -> int:
@@ -293,6 +308,14 @@ def is_finished(folder: Path, recipe: Mapping[str, object]) -> bool:
     return True
 
 
+def remove_abandoned(folder: Path) -> None:
+    """Remove what killed runs left of a room: partial folders in which nothing was written for ten minutes."""
+    for partial in folder.parent.glob(f"{folder.name}.partial-*"):
+        last_written_s = max(part.stat().st_mtime for part in (partial, *partial.glob("seq-*")))
+        if time.time() - last_written_s > 600:
+            shutil.rmtree(partial)
+
+
 def sha256_of_files(paths: list[Path]) -> str:
     """One hash of all contents, in this order."""
     return hashlib.sha256(b"".join(hashlib.sha256(path.read_bytes()).digest() for path in paths)).hexdigest()
@@ -334,13 +357,14 @@ def create_seven_rooms(
     missing = [folder for folder, recipe in recipes.items() if not is_finished(folder, recipe)]
     if not missing:
         return
-    atlas = make_atlas(seed, photographs=textures).to(device)
+    atlas = make_atlas(seed, photographs=textures, progress=progress).to(device)
     frames_per_job = FRAMES_PER_JOB if device == "cpu" else FRAMES_PER_GPU_BATCH
     total = len(missing) * len(SEQUENCES) * len(range(0, STEPS_PER_WALK, SIZES[size].every))
-    workers = min(workers or os.cpu_count() or 1, total)
+    workers = min(workers or num_cores(), total)
     with studios(atlas, workers) as do, progress.task("rendering rooms", total=total) as advance:
         for folder in missing:
             room = int(folder.name.removeprefix("room-")) - 1
+            remove_abandoned(folder)
             with writing_folder(folder) as partial:
                 for sequence in SEQUENCES:
                     (partial / sequence).mkdir()

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from relograph.errors import ConfigError
 from relograph.geometry import Pose
+from relograph.progress import SILENT, Progress
 from relograph.rooms.covisibility import covisibility
 from relograph.rooms.layout import LayoutConfig, make_home, to_tensors
 from relograph.rooms.photograph import Darkroom, Effects, photograph, random_optics
@@ -46,6 +47,8 @@ class StreamConfig:
     """Focal length, as a share of the image's longer side."""
     max_distortion: float = 0.05
     """Largest first radial coefficient of the lens."""
+    any_roll_share: float = 0.15
+    """Share of cameras that are turned about their view by any angle; the others are held nearly upright."""
     layout: LayoutConfig = field(default_factory=LayoutConfig)
     effects: Effects = field(default_factory=Effects)
     seed: int = 0
@@ -58,8 +61,12 @@ class StreamConfig:
             raise ConfigError(f"overlap must be two shares with 0 <= low < high <= 1, got {self.overlap}.")
         if not 0 < self.focal_range[0] <= self.focal_range[1]:
             raise ConfigError(f"focal_range must be two positive shares, the smaller first, got {self.focal_range}.")
-        if not 0 <= self.max_distortion <= 0.2:
-            raise ConfigError(f"max_distortion must be within 0 and 0.2, got {self.max_distortion}.")
+        if (
+            not 0 <= self.max_distortion <= 0.1
+        ):  # beyond it, corners of wide images lie outside what the formula can reach
+            raise ConfigError(f"max_distortion must be within 0 and 0.1, got {self.max_distortion}. A phone has 0.05.")
+        if not 0 <= self.any_roll_share <= 1:
+            raise ConfigError(f"any_roll_share must be a share within 0 and 1, got {self.any_roll_share}.")
         if not 1 <= self.num_nodes <= self.views_per_home:
             raise ConfigError(
                 f"num_nodes must be within 1 and views_per_home ({self.views_per_home}), got {self.num_nodes}."
@@ -97,10 +104,13 @@ class RoomStream:
         *,
         device: torch.device | str = "cpu",
         atlas: TextureAtlas | None = None,
+        progress: Progress = SILENT,
     ) -> None:
+        """`atlas` are the textures of all homes; without one, it is made from the seed and stays as it is."""
         self.config = config or StreamConfig()
         self.device = torch.device(device)
-        self.atlas = (atlas or make_atlas(self.config.seed)).to(self.device)
+        self.atlas = (atlas or make_atlas(self.config.seed, progress=progress)).to(self.device)
+        self._progress = progress
         self._darkroom = Darkroom.on(self.device)
 
     def _new_home(self, home_idx: int) -> tuple[Rooms, Views, Tensor]:
@@ -108,7 +118,7 @@ class RoomStream:
         config = self.config
         rng = np.random.default_rng([config.seed, home_idx])
         home = make_home(int(rng.integers(2**31)), self.atlas.range_by_family, config.layout)
-        center, R_room_cam = scattered_views(home, rng, config.views_per_home)
+        center, R_room_cam = scattered_views(home, rng, config.views_per_home, config.any_roll_share)
         longer = max(config.image_height, config.image_width)
         focal_px = rng.uniform(*config.focal_range, config.views_per_home) * longer
         distortion = rng.uniform(-1, 1, (config.views_per_home, 2)) * [
@@ -157,7 +167,11 @@ class RoomStream:
     def __iter__(self) -> Iterator[StreamBatch]:
         config = self.config
         generator = torch.Generator().manual_seed(config.seed)
-        pool = [self._new_home(home_idx) for home_idx in range(config.num_homes)]
+        pool = []
+        with self._progress.task("furnishing homes", total=config.num_homes) as advance:
+            for home_idx in range(config.num_homes):
+                pool.append(self._new_home(home_idx))
+                advance(1)
         rooms = Rooms.cat([home[0] for home in pool])
         views = Views.cat([home[1] for home in pool])  # [homes x M]
         overlaps = torch.stack([home[2] for home in pool])

@@ -16,6 +16,7 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from relograph.errors import ConfigError, DatasetError
+from relograph.progress import SILENT, Progress
 from relograph.scenes.images import decode_image
 
 TEXTURE_SIZE = 256
@@ -327,11 +328,6 @@ class TextureAtlas:
         """The same atlas on another device."""
         return TextureAtlas(self.texels.to(device), self.num_textures, self.range_by_family)
 
-    def level_offsets(self) -> list[int]:
-        """Where each mip level starts in `texels`."""
-        sizes = [(TEXTURE_SIZE >> level) ** 2 * self.num_textures for level in range(NUM_MIP_LEVELS)]
-        return [sum(sizes[:level]) for level in range(NUM_MIP_LEVELS)]
-
 
 def pack_texels(tiles_rgb: UInt8[Tensor, "num_textures 3 256 256"]) -> Int[Tensor, "num_texels"]:
     """The mip pyramid of every tile, one 32-bit number a texel: one fetch brings all three channels."""
@@ -371,16 +367,25 @@ def check_seed(seed: int) -> None:
         raise ConfigError(f"a seed must be a whole number from 0 to 2^31 - 1, got {seed}.")
 
 
-def make_atlas(seed: int, *, photographs: Path | None = None, device: torch.device | str = "cpu") -> TextureAtlas:
+def make_atlas(
+    seed: int,
+    *,
+    photographs: Path | None = None,
+    device: torch.device | str = "cpu",
+    progress: Progress = SILENT,
+) -> TextureAtlas:
     """An atlas of every family, the same for the same seed and photographs on every device up to rounding."""
     check_seed(seed)
     device = torch.device(device)
     tiles_rgb: list[Tensor] = []
     range_by_family: dict[str, range] = {}
-    for family_idx, (family, size) in enumerate(FAMILY_SIZES.items()):
-        generator = torch.Generator().manual_seed(seed * 1_000_003 + family_idx)
-        range_by_family[family] = range(len(tiles_rgb), len(tiles_rgb) + size)
-        tiles_rgb += [(MAKERS[family](generator, device) * 255).round().to(torch.uint8) for _ in range(size)]
+    with progress.task("making textures", total=sum(FAMILY_SIZES.values())) as advance:
+        for family_idx, (family, size) in enumerate(FAMILY_SIZES.items()):
+            generator = torch.Generator().manual_seed(seed * 1_000_003 + family_idx)
+            range_by_family[family] = range(len(tiles_rgb), len(tiles_rgb) + size)
+            for _ in range(size):
+                tiles_rgb.append((MAKERS[family](generator, device) * 255).round().to(torch.uint8))
+                advance(1)
     stacked = torch.stack(tiles_rgb)
     if photographs is not None:
         photos = read_photographs(photographs).to(device)

@@ -187,11 +187,16 @@ def views_of(
 
 
 def scattered_views(
-    home: Home, rng: Generator, count: int
+    home: Home, rng: Generator, count: int, any_roll_share: float = 0.0
 ) -> tuple[Float[np.ndarray, "n 3"], Float[np.ndarray, "n 3 3"]]:
-    """Centres and rotations of cameras held anywhere a person can stand, at any height and at any slant."""
+    """Centres and rotations of cameras held anywhere a person can stand, at any height.
+
+    Most are held nearly upright; a share of `any_roll_share` is turned about its view by any angle.
+    """
     cells = home.cell_centers()
     xy = cells[rng.integers(len(cells), size=count)] + rng.uniform(-0.5, 0.5, (count, 2)) * CELL_M
     center = np.concatenate([xy, rng.uniform(0.8, 1.85, (count, 1))], axis=1)
     gaze = gaze_direction(center, gaze_targets(home, rng, count))
-    return center, look_rotation(gaze, rng.normal(0, np.radians(6), count))
+    any_roll = rng.random(count) < any_roll_share
+    roll = np.where(any_roll, rng.uniform(-np.pi, np.pi, count), rng.normal(0, np.radians(6), count))
+    return center, look_rotation(gaze, roll)

@@ -27,6 +27,9 @@ WRITERS: dict[str, Writer] = {
 }
 """The formats that scenes can be written in, by the names under which they are opened again."""
 
+WITHOUT_DEPTH = frozenset({"colmap"})
+WITHOUT_TIME = frozenset({"colmap", "7scenes"})
+
 
 def convert(
     source: Scene | Path | str,
@@ -41,8 +44,9 @@ def convert(
 ) -> Scene:
     """The scene that was read, once it stands at `destination` in the format `to`.
 
-    `format`, `focal_px` and `skip_bad_frames` are those of `open_scene`. Poses keep every digit. What only one of the
-    two formats knows (depth maps, timestamps) is not carried over; photos that EXIF turns are written upright.
+    `format`, `focal_px` and `skip_bad_frames` are those of `open_scene`. Poses are kept to rounding, about 1e-15.
+    What the new format has no place for (depth maps, timestamps) is left out, and the scene's warnings say so; photos
+    that EXIF turns are written upright.
     """
     if to not in WRITERS:
         raise ConfigError(f"to must be one of {', '.join(WRITERS)}, got {to!r}. Other formats can only be read.")
@@ -53,7 +57,19 @@ def convert(
     if len(scene) == 0:
         raise DatasetError(f"{scene.root}: expected frames to write, found none. Check its splits and sequences.")
     WRITERS[to](scene, Path(destination), images=images, progress=progress)
-    return scene
+    return replace(scene, warnings=(*scene.warnings, *_left_out(scene, to)))
+
+
+def _left_out(scene: Scene, to: str) -> list[str]:
+    """What the scene has and the format has no place for, in words."""
+    num_depths = sum(frame.depth is not None for frame in scene)
+    num_times = sum(frame.timestamp_s is not None for frame in scene)
+    lost = []
+    if to in WITHOUT_DEPTH and num_depths:
+        lost.append(f"{to} has no place for depth: the depth maps of {num_depths} frames were left out.")
+    if to in WITHOUT_TIME and num_times:
+        lost.append(f"{to} has no place for time: the timestamps of {num_times} frames were left out.")
+    return lost
 
 
 def _with_focal(scene: Scene, focal_px: float) -> Scene:

@@ -1,7 +1,6 @@
 """What a scene holds, and what is wrong with it: `relograph scene info` and `relograph scene check`."""
 
 import hashlib
-import os
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float64
 
+from relograph.environment import num_cores
 from relograph.errors import DatasetError, RelographError
 from relograph.geometry import Camera, check_rotation
 from relograph.progress import SILENT, Progress
@@ -101,7 +101,7 @@ def check_scene(scene: Scene, progress: Progress = SILENT) -> list[Problem]:
     """
     problems: list[Problem] = []
     first_with_digest: dict[bytes, str] = {}
-    pool = ThreadPoolExecutor(os.cpu_count())  # decoding leaves Python's lock, so threads share the work
+    pool = ThreadPoolExecutor(num_cores())  # decoding leaves Python's lock, so threads share the work
     try:
         with progress.task("checking photos", total=len(scene)) as advance:
             for frame, (messages, digest) in zip(scene, pool.map(_check_frame, scene), strict=True):

@@ -158,10 +158,10 @@ def _read_file_list(path: Path, builder: SceneBuilder) -> list[tuple[float, str]
     files = []
     for where, line in _data_lines(path):
         with builder.frame():
-            time_text, _, name = line.strip().partition(" ")
-            if not name.strip():
+            fields = line.split(maxsplit=1)
+            if len(fields) != 2:
                 raise DatasetError(f"{where}: expected a time and a file name, found {line[:60]!r}. Correct the line.")
-            files.append((parse_float(time_text, where), safe_name(name.strip(), where)))
+            files.append((parse_float(fields[0], where), safe_name(fields[1].strip(), where)))
     return files
 
 

@@ -69,11 +69,12 @@ def place_image(frame: Frame, path: Path, images: ImageMode) -> None:
     if images == "none":
         return
     path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = frame.read_image()  # decoded in any case: a damaged photo is refused here, not passed on
     if frame.image.read_image_header().orientation == 1:
         _place_file(frame.image, path, images)
         return
     image_format = Image.registered_extensions().get(path.suffix.lower(), "PNG")
-    Image.fromarray(frame.read_image()).save(path, format=image_format, quality=95)
+    Image.fromarray(pixels).save(path, format=image_format, quality=95)
 
 
 def depth_name(frame: Frame) -> str:
