@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pycolmap
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from PIL import Image
 from tiny_scenes import FRAMES, WRITERS
 
 from relograph.errors import RelographError
-from relograph.scenes import check_scene, open_scene, scene_info
+from relograph.scenes import check_scene, convert, open_scene, scene_info
 from relograph.scenes.camera_models import parse_camera_file
 from relograph.scenes.images import decode_depth, decode_image, read_header
 from relograph.scenes.names import decode_text, parse_float, parse_int, safe_name
@@ -47,6 +48,12 @@ FUZZED_FILES = [
     ("tum", "groundtruth.txt"),
     ("tum", "test.txt"),
     ("transforms.json", "transforms.json"),
+    ("transforms split", "transforms_train.json"),
+    ("tum with depth", "depth.txt"),
+    ("tum with depth", "camera.txt"),
+    ("colmap with rigs", "sparse/0/rigs.bin"),
+    ("colmap with rigs", "sparse/0/frames.bin"),
+    ("colmap with rigs", "sparse/0/images.bin"),
 ]
 
 TELLING_PIECES = [
@@ -87,7 +94,35 @@ def tiny_scenes(tmp_path_factory) -> dict[str, Path]:
     for format, root in roots.items():
         root.mkdir()
         WRITERS[format](root)
-    return roots
+    return roots | {
+        "transforms split": split_transforms(folder / "transforms_split"),
+        "tum with depth": tum_with_depth(folder / "tum_with_depth", roots["7scenes"]),
+        "colmap with rigs": colmap_with_rigs(folder / "colmap_with_rigs"),
+    }
+
+
+def split_transforms(root: Path) -> Path:
+    root.mkdir()
+    WRITERS["transforms.json"](root)
+    (root / "transforms.json").rename(root / "transforms_train.json")
+    return root
+
+
+def tum_with_depth(root: Path, seven_scenes: Path) -> Path:
+    convert(seven_scenes, root, "tum")
+    return root
+
+
+def colmap_with_rigs(root: Path) -> Path:
+    """A model as today's COLMAP writes it, with a file for rigs and one for frames."""
+    root.mkdir()
+    WRITERS["colmap text"](root)
+    model = root / "sparse" / "0"
+    reconstruction = pycolmap.Reconstruction(model)
+    for file in model.iterdir():
+        file.unlink()
+    reconstruction.write_binary(model)
+    return root
 
 
 @contextlib.contextmanager
