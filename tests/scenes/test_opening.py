@@ -182,3 +182,9 @@ def test_a_photo_whose_header_is_damaged_is_left_out_on_request(tiny_scene):
     scene = open_scene(root, focal_px=33.0, skip_bad_frames=True)
     assert len(scene) == 3
     assert "frame-000001.color.png" in scene.warnings[0]
+
+
+def test_a_folder_of_scenes_is_told_from_a_scene(seven_scenes_folder: Path):
+    with pytest.raises(DatasetError, match=r"a folder of scenes: kitchen\. Open one of them") as caught:
+        open_scene(seven_scenes_folder.parent)
+    assert "\n" not in str(caught.value)

@@ -2,15 +2,16 @@
 
 import difflib
 import math
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
-from relograph.errors import ConfigError, DatasetError
+from relograph.errors import ConfigError, DatasetError, RelographError
 from relograph.geometry import Camera
 from relograph.scenes import cambridge, colmap, poses_csv, seven_scenes, transforms_json, tum
 from relograph.scenes.frame import Frame, list_zip
-from relograph.scenes.names import list_folder, reading
+from relograph.scenes.names import is_folder, list_folder, reading
 from relograph.scenes.scene import Scene, SceneBuilder
 
 
@@ -104,11 +105,26 @@ def _recognise(root: Path) -> list[str]:
     """The formats that fit, one at least."""
     names = [name for name, known in FORMATS.items() if known.reader.recognise(root)]
     if not names:
+        if scenes := _scenes_within(root):
+            raise DatasetError(
+                f"{root}: expected a scene, found a folder of scenes: {', '.join(scenes[:5])}"
+                f"{', ...' if len(scenes) > 5 else ''}. Open one of them, for example {root / scenes[0]}."
+            )
         looked_for = "; ".join(f"{known.looks_for} ({name})" for name, known in FORMATS.items())
         zips = [name for name in list_folder(root) if name.lower().endswith(".zip")]
         advice = f"Extract {zips[0]} first." if zips else "Open the folder that has one of these."
         raise DatasetError(f"{root}: expected a scene, found none of: {looked_for}. {advice}")
     return names
+
+
+def _scenes_within(root: Path) -> list[str]:
+    """The names of the folders in a folder that are scenes, as those of a whole data set are."""
+    scenes = []
+    for name in list_folder(root):
+        with suppress(RelographError):  # what cannot be looked into is no scene to suggest
+            if is_folder(root / name) and any(known.reader.recognise(root / name) for known in FORMATS.values()):
+                scenes.append(name)
+    return scenes
 
 
 def _with_cameras(scene: Scene, focal_px: float | None, skip_bad_frames: bool) -> Scene:
