@@ -3,6 +3,8 @@
 The means (Markley, Gramkow) are least squares: every estimate pulls in proportion to its distance. The medians
 (Weiszfeld for positions, Hartley et al. for rotations) minimise the sum of distances: every estimate pulls with the
 same force, and fewer than half of them may lie anywhere. All are batched over leading dimensions, with weights or not.
+They finish an answer and are not meant to be trained through: their gradients are not promised, and Markley's mean has
+none where two eigenvalues are equal, as with two estimates.
 """
 
 from collections.abc import Callable
