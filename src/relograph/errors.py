@@ -28,3 +28,11 @@ class MissingExtraError(RelographError):
         super().__init__(
             f"{purpose} needs the package {package}, which is not installed. Run: pip install 'relograph[{extra}]'"
         )
+
+
+class CheckpointError(RelographError):
+    """Weights cannot be read, written, or do not fit the model."""
+
+
+class TrainingError(RelographError):
+    """Training cannot go on."""
