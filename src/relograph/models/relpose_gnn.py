@@ -21,7 +21,6 @@ from relograph.models.encoder import ResNet
 
 Aggregation = Literal["mean", "max", "sum"]
 Readout = Literal["paper", "post"]
-Target = Literal["world", "camera"]
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class PoseModel(nn.Module):
     def encode(self, images: Tensor) -> Float[Tensor, "B N C"]:
         """Node features of images [B, N, H, W, 3] with values within 0 and 255. A map's are computed once and kept."""
         x: Tensor = self.encoder(images.flatten(0, 1))
-        return x.unflatten(0, images.shape[:2])
+        return x.reshape(*images.shape[:2], -1)
 
     def decode(
         self,
