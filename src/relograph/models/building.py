@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from relograph.errors import ConfigError
+from relograph.graphs import Target
 from relograph.models.baselines import AbsolutePoseNet, PairMLP, SequenceGNN
-from relograph.models.relpose_gnn import Aggregation, PoseModel, Readout, RelPoseGNN, Target
+from relograph.models.relpose_gnn import Aggregation, PoseModel, Readout, RelPoseGNN
 
 Kind = Literal["relpose_gnn", "pair_mlp", "posenet", "atloc", "sequence_gnn"]
 

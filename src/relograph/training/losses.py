@@ -20,7 +20,8 @@ def pose_distance(
     and compares models.
     """
     beta, gamma = torch.as_tensor(beta), torch.as_tensor(gamma)
-    translation, rotation = (prediction.float() - target).abs().unflatten(-1, (2, 3)).sum(dim=-1).unbind(dim=-1)
+    error = (prediction.float() - target).abs()
+    translation, rotation = error[..., :3].sum(dim=-1), error[..., 3:].sum(dim=-1)
     return translation * torch.exp(-beta) + beta + rotation * torch.exp(-gamma) + gamma
 
 
