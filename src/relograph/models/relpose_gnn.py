@@ -88,7 +88,7 @@ class NonLocalAttention(nn.Module):
     r"""m <- m + W_g softmax(W_theta m m^T W_phi^T) W_f m: the elements of a vector attend to each other.
 
     The vector is taken as a sequence of C / `reduction` scalars: attention with one channel. The softmax is computed
-    in float32, as its arguments are products without any bound.
+    in float32 or better, as its arguments are products without any bound.
     """
 
     def __init__(self, channels: int, reduction: int = 8) -> None:
@@ -102,9 +102,10 @@ class NonLocalAttention(nn.Module):
         self.g = nn.Linear(inner, channels)
 
     def forward(self, m: Float[Tensor, "*E C"]) -> Float[Tensor, "*E C"]:
-        theta, phi, value = self.theta(m), self.phi(m), self.f(m)  # [*E, C/n]
-        scores = theta.float()[..., :, None] * phi.float()[..., None, :]  # [*E, C/n, C/n]
-        attended = (scores.softmax(dim=-1) * value.float()[..., None, :]).sum(dim=-1)  # [*E, C/n]
+        precise = torch.promote_types(m.dtype, torch.float32)
+        theta, phi, value = (layer(m).to(precise) for layer in (self.theta, self.phi, self.f))  # [*E, C/n]
+        scores = theta[..., :, None] * phi[..., None, :]  # [*E, C/n, C/n]
+        attended = (scores.softmax(dim=-1) * value[..., None, :]).sum(dim=-1)  # [*E, C/n]
         return m + self.g(attended.to(m.dtype))  # type: ignore[no-any-return]  # nn.Module is untyped
 
 
