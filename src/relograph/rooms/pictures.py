@@ -83,7 +83,8 @@ def write_preview(path: Path, *, seed: int = 0, rooms: int = 7, progress: Progre
             row = []
             for frame in widest_views(recording):
                 images, _ = take_photos(recording, range(frame, frame + 1), atlas, darkroom)
-                thumbnail = np.asarray(Image.fromarray(images[0]).resize(THUMBNAIL_SIZE_WH, Image.Resampling.LANCZOS))
+                photo = Image.fromarray(images[0].numpy())
+                thumbnail = np.asarray(photo.resize(THUMBNAIL_SIZE_WH, Image.Resampling.LANCZOS))
                 row.append(np.pad(thumbnail, ((3, 3), (3, 3), (0, 0)), constant_values=255))
                 advance(1)
             rows.append(np.concatenate(row, axis=1))

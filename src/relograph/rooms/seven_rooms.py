@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, UInt8
 from PIL import Image
-from torch import multiprocessing
+from torch import Tensor, multiprocessing
 
 from relograph.environment import num_cores
 from relograph.errors import ConfigError, DatasetError, RelographError
@@ -126,25 +126,33 @@ def make_room_home(seed: int, room: int, range_by_family: dict[str, range]) -> H
 
 def make_recording(home: Home, seed: int, room: int, sequence: str, size: RecordingSize) -> Recording:
     """A sequence of a room; the world frame is the first camera of the first training sequence."""
-    walks = {
-        name: walk(home, np.random.default_rng([seed, room, 2, idx]), STEPS_PER_WALK)
-        for idx, name in enumerate(SEQUENCES)
-        if name in (sequence, "seq-01")
-    }
-    camera = room_camera(seed, room, size)
-    T_world_room = pose_of(walks["seq-01"])[0].inverse()
-    path = walks[sequence]
+    path = walk(home, np.random.default_rng([seed, room, 2, list(SEQUENCES).index(sequence)]), STEPS_PER_WALK)
     generator = torch.Generator().manual_seed(
         int(np.random.default_rng([seed, room, 3, int(sequence[-2:])]).integers(2**31))
     )
-    kept = slice(None, None, size.every)
+    return record(
+        home, sequence, path, room_camera(seed, room, size), size.every, world_of(home, seed, room), generator
+    )
+
+
+def world_of(home: Home, seed: int, room: int) -> Pose:
+    """T_world_room: the world frame of a room is its first camera."""
+    first_walk = walk(home, np.random.default_rng([seed, room, 2, 0]), STEPS_PER_WALK)
+    return pose_of(first_walk)[0].inverse()
+
+
+def record(
+    home: Home, sequence: str, path: Walk, camera: Camera, every: int, T_world_room: Pose, generator: torch.Generator
+) -> Recording:
+    """Every so many-th step of a walk, ready to be photographed."""
+    kept = slice(None, None, every)
     views = views_of(
         path.center,
         path.R_room_cam,
-        np.full(STEPS_PER_WALK, camera.fx),
-        np.tile(camera.distortion[:2], (STEPS_PER_WALK, 1)),
-        size.height,
-        size.width,
+        np.full(len(path.center), camera.fx),
+        np.tile(camera.distortion[:2], (len(path.center), 1)),
+        camera.height,
+        camera.width,
     )
     return Recording(
         sequence,
@@ -152,14 +160,14 @@ def make_recording(home: Home, seed: int, room: int, sequence: str, size: Record
         views[kept],
         optics_of_walk(path, camera, generator)[kept],
         (T_world_room @ pose_of(path))[kept],
-        size.height,
-        size.width,
+        camera.height,
+        camera.width,
     )
 
 
 def take_photos(
     recording: Recording, frames: range, atlas: TextureAtlas, darkroom: Darkroom
-) -> tuple[UInt8[np.ndarray, "n H W 3"], Float[np.ndarray, "n H W"]]:
+) -> tuple[UInt8[Tensor, "n H W 3"], Float[Tensor, "n H W"]]:
     """Photographs and depths in metres of some frames, on the device of the atlas."""
     device, some = atlas.texels.device, slice(frames.start, frames.stop)
     images, depth_m = photograph(
@@ -173,7 +181,7 @@ def take_photos(
         effects=Effects(),
         darkroom=darkroom,
     )
-    return images.permute(0, 2, 3, 1).cpu().numpy(), depth_m.cpu().numpy()
+    return images.permute(0, 2, 3, 1), depth_m
 
 
 def write_frame(
@@ -219,7 +227,9 @@ class Studio:
     def do(self, job: Job) -> int:
         """Render and write the frames of a job; how many there were."""
         recording = self.recording(job)
-        images, depth_m = take_photos(recording, job.frames, self.atlas, self.darkroom)
+        images, depth_m = (
+            pixels.cpu().numpy() for pixels in take_photos(recording, job.frames, self.atlas, self.darkroom)
+        )
         with ThreadPoolExecutor(1 if self.atlas.texels.device.type == "cpu" else num_cores()) as writers:
             written = [
                 writers.submit(
