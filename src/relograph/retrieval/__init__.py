@@ -1,15 +1,25 @@
 """Which posed images look like a query: descriptors, their index, and the choice of a graph's references."""
 
 from relograph.retrieval.index import ExactIndex, Neighbours
+from relograph.retrieval.losses import covisibility_loss, expected_error_loss
 from relograph.retrieval.netvlad import NetVLAD, sample_local_features
+from relograph.retrieval.overlap import frustum_overlap
 from relograph.retrieval.selection import rank_at_random, rank_references, select_strided, sequence_windows
+from relograph.retrieval.user_supplied import read_descriptors, read_pairs
+from relograph.retrieval.whitening import PCAWhitening
 
 __all__ = [
     "ExactIndex",
     "Neighbours",
     "NetVLAD",
+    "PCAWhitening",
+    "covisibility_loss",
+    "expected_error_loss",
+    "frustum_overlap",
     "rank_at_random",
     "rank_references",
+    "read_descriptors",
+    "read_pairs",
     "sample_local_features",
     "select_strided",
     "sequence_windows",
