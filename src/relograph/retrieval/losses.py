@@ -56,7 +56,8 @@ def expected_error_loss(
         L = sum_j  softmax_j(d_0 . d_j / temperature)  error_j
 
     This ties retrieval to the pose loss: the gradient makes a query similar to the references from which its pose comes
-    out right. It also reaches the errors; detach them to train the descriptors alone.
+    out right. It also reaches the errors; detach them to train the descriptors alone. It fades where the softmax is all
+    but certain of a wrong reference: a temperature as wide as the similarities differ keeps it alive.
 
     Args:
         edge_error: Loss of the edge [reference, 0] of each reference; what stands at node 0 or in the padding, be it

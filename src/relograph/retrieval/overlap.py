@@ -21,9 +21,9 @@ def frustum_overlap(
     """Expected share of what camera a sees that camera b sees too, within [0, 1]; batch shapes broadcast.
 
     Without depth a surface may lie anywhere in a's frustum, between `near_m` and `far_m`, and face any way that a can
-    see. It counts if it lies in b's frustum as well, times the chance that it also faces b: 1 - angle / 180 degrees,
-    where the angle is that between the two lines of sight. The defaults are those of a room; outdoors use larger
-    distances. Nothing hides anything, so a wall between two rooms is not noticed.
+    see. It counts if b has it in its image, times the chance that it also faces b: 1 - angle / 180 degrees, where the
+    angle is that between the two lines of sight. The defaults are those of a room; outdoors use larger distances.
+    Nothing hides anything, so a wall between two rooms is not noticed.
 
     Args:
         field_of_view_deg: The horizontal one, of both cameras.
@@ -48,10 +48,10 @@ def frustum_overlap(
     turned = points_a @ T_b_a.R.mT  # [*B, P, 3], a's lines of sight along b's axes
     points_b = turned + T_b_a.t[..., None, :]
     x, y, z = points_b.unbind(dim=-1)
-    inside = (z > near_m) & (z < far_m) & (x.abs() < half_width * z) & (y.abs() < half_height * z)
+    in_image = (z > 0) & (x.abs() < half_width * z) & (y.abs() < half_height * z)
     sine = torch.linalg.vector_norm(torch.linalg.cross(turned, points_b), dim=-1)
     angle = torch.atan2(sine, (turned * points_b).sum(dim=-1))
-    return (inside * (1 - angle / math.pi)).mean(dim=-1)
+    return (in_image * (1 - angle / math.pi)).mean(dim=-1)
 
 
 def _middles(low: float, high: float, num: int, like: Tensor) -> Float[Tensor, "num"]:

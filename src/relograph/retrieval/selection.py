@@ -32,6 +32,7 @@ def rank_references(
             that only ever sees them in training has not learned what a new walk through the place looks like.
         same_sequence_if_alone: Where that leaves a query without any reference, its own sequence answers after all.
     """
+    query_rows = query_rows.long()
     ranked = query_rows.new_full((len(query_rows), length), -1)
     with progress.task("ranking references", total=len(query_rows)) as advance:
         for scene in scene_idx[query_rows].unique().tolist():
