@@ -8,7 +8,7 @@ import pytest
 from made_predictions import predictions_with_errors
 
 from relograph.errors import DatasetError
-from relograph.evaluation import Predictions, SceneScore, average, prediction_errors, score
+from relograph.evaluation import Predictions, SceneScore, average, mean_of_runs, prediction_errors, score
 
 LOST = math.inf
 
@@ -93,6 +93,17 @@ def test_the_average_with_a_scene_that_failed_is_infinite() -> None:
     both = average(score(Predictions.cat(parts)))
     assert both.median_translation_error_m == math.inf
     assert both.recall_25cm_10deg == 0.5
+
+
+def test_seeds_are_averaged_scene_by_scene_in_whatever_order_they_come() -> None:
+    def run(metres: float, *scenes: str) -> list[SceneScore]:
+        return score(Predictions.cat([predictions_with_errors([metres], [metres], scene=scene) for scene in scenes]))
+
+    means = mean_of_runs([run(0.1, "a", "b"), run(0.2, "b", "a"), run(0.6, "a", "b")])
+    assert [(scored.scene, scored.num_queries) for scored in means] == [("a", 3), ("b", 3)]
+    assert [scored.median_translation_error_m for scored in means] == pytest.approx([0.3, 0.3])
+    with pytest.raises(DatasetError, match="expected every run on the scenes a, b, found one on a"):
+        mean_of_runs([run(0.1, "a", "b"), run(0.2, "a")])
 
 
 @pytest.mark.parametrize("errors", [[0.01, 0.2, LOST], [LOST, LOST], []])

@@ -43,7 +43,7 @@ def test_the_papers_own_results_are_those_of_its_abstract_tables() -> None:
     assert (unseen.averages["Avg. (3)"].translation_m, unseen.averages["Avg. (7)"].rotation_deg) == (0.30, 13.6)
     cambridge = PAPER.tables["table3"].row("RelPoseGNN")
     assert (cambridge.errors["Court"].translation_m, cambridge.averages["Avg. (5)"].rotation_deg) == (3.2, 2.3)
-    assert PAPER.source.short() == "Türkoğlu et al. 2021"
+    assert PAPER.source.short() == "Turkoglu et al. 2021"
     assert PAPER.source.arxiv == "2104.02538"
 
 

@@ -124,6 +124,19 @@ def average(scores: Sequence[SceneScore], name: str = "average") -> SceneScore:
     )
 
 
+def mean_of_runs(runs: Sequence[Sequence[SceneScore]]) -> list[SceneScore]:
+    """The mean over runs of one method, such as three seeds, scene by scene; the queries are summed."""
+    first, *others = runs
+    scenes = [score.scene for score in first]
+    for other in others:
+        if sorted(score.scene for score in other) != sorted(scenes):
+            raise DatasetError(
+                f"Scores: expected every run on the scenes {', '.join(scenes)}, found one on "
+                f"{', '.join(score.scene for score in other) or 'none'}. Finish the runs that were cut short."
+            )
+    return [average([score for run in runs for score in run if score.scene == scene], scene) for scene in scenes]
+
+
 def _score_scene(
     scene: str, translation_m: Float64[np.ndarray, "Q"], rotation_deg: Float64[np.ndarray, "Q"]
 ) -> SceneScore:

@@ -24,6 +24,8 @@ class Citation:
     title: str
     venue: str
     year: int
+    kind: Literal["inproceedings", "article", "misc"] = "inproceedings"
+    """The kind of entry in BibTeX."""
     arxiv: str | None = None
     url: str | None = None
 
