@@ -10,11 +10,6 @@ from relograph.cli.options import DeviceOption, SeedOption
 app = typer.Typer(help="Measure how fast the parts are on this machine.", no_args_is_help=True)
 
 
-@app.callback()
-def _group() -> None:
-    """Keeps `rooms` a name to be typed: typer takes the only command of a group for the group itself."""
-
-
 @app.command("rooms")
 def rooms_command(
     device: DeviceOption = "cpu",
@@ -37,4 +32,43 @@ def rooms_command(
     typer.echo(benchmark_table(results))
     if output is not None:
         write_result(output, results, command=command_line(), seed=seed, device=device)
+        typer.echo(str(output))
+
+
+@app.command("network")
+def network_command(
+    device: DeviceOption = "cpu",
+    channels: Annotated[
+        int, typer.Option(min=8, help="Length C of features; the paper has 2048.")
+    ] = 2048,
+    height: Annotated[int, typer.Option(min=32, help="Height of the images; the paper has 256.")] = 256,
+    batch: Annotated[list[int] | None, typer.Option(min=1, help="Graphs in a step; may be repeated.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps to measure.")] = 40,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Write the figures with their provenance to this file.")
+    ] = None,
+) -> None:
+    """Measure RelPoseGNN: training steps a second, and the time of one query whose map features are kept."""
+    import torch
+
+    from relograph.environment import compute_device
+    from relograph.progress import TerminalProgress
+    from relograph.results import command_line, write_result
+    from relograph.training.benchmark import benchmark_network, network_table
+
+    kind = compute_device(device).kind
+    rows, rate = benchmark_network(
+        device=torch.device(kind),
+        batch_sizes=batch or (8, 32, 64),
+        channels=channels,
+        image_hw=(height, height * 4 // 3),
+        steps=steps,
+        compiled=(False, True) if kind == "cuda" else (False,),
+        progress=TerminalProgress(),
+    )
+    typer.echo(network_table(rows, rate))
+    if output is not None:
+        write_result(
+            output, rows, command=command_line(), seed=None, device=device, details={"measured_bf16_teraflops": rate}
+        )
         typer.echo(str(output))

@@ -73,6 +73,8 @@ class GraphBatch:
     """False where a graph has fewer than N images; what stands there means nothing."""
     rows: Int[Tensor, "B N"]
     """Where the images come from; -1 where there is none."""
+    scene_idx: Int[Tensor, "B"]
+    """The place that a graph shows."""
     overlap: Float[Tensor, "B N"] | None = None
     """Share of the query that each image sees, where it is known."""
 
@@ -82,4 +84,10 @@ def gather_graphs(frames: PosedImages, rows: Int[Tensor, "B N"]) -> GraphBatch:
     there = rows >= 0
     safe = rows.clamp_min(0)
     pixels = frames.images[safe.to(frames.images.device)].to(rows.device, non_blocking=True)
-    return GraphBatch(images=pixels, T_world_cam=frames.T_world_cam[safe], node_mask=there, rows=rows)
+    return GraphBatch(
+        images=pixels,
+        T_world_cam=frames.T_world_cam[safe],
+        node_mask=there,
+        rows=rows,
+        scene_idx=frames.scene_idx[safe[:, 0]],
+    )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from relograph.errors import ConfigError
@@ -93,6 +93,8 @@ class StreamBatch:
     """Radial coefficients k1, k2 as OpenCV defines them."""
     overlap: Float[Tensor, "B N"]
     """Share of the query's pixels that each image sees; the query's own is 1."""
+    home: Int[Tensor, "B"]
+    """Graphs with the same number show the same home."""
 
 
 class RoomStream:
@@ -196,7 +198,7 @@ class RoomStream:
                 effects=config.effects,
                 darkroom=self._darkroom,
             )
-            yield self._as_batch(images, depth_m, batch_views, overlap)
+            yield self._as_batch(images, depth_m, batch_views, overlap, home)
             for _ in range(config.homes_renewed_per_batch):
                 slot = next_home % config.num_homes
                 new_rooms, new_views, new_overlaps = self._new_home(next_home)
@@ -207,7 +209,7 @@ class RoomStream:
                 overlaps[slot] = new_overlaps
                 next_home += 1
 
-    def _as_batch(self, images: Tensor, depth_m: Tensor, views: Views, overlap: Tensor) -> StreamBatch:
+    def _as_batch(self, images: Tensor, depth_m: Tensor, views: Views, overlap: Tensor, home: Tensor) -> StreamBatch:
         graphs = (self.config.graphs_per_batch, self.config.num_nodes)
         K = torch.zeros(len(views.center), 3, 3, device=self.device)
         K[:, 0, 0], K[:, 1, 1], K[:, 2, 2] = views.focal_px[:, 0], views.focal_px[:, 1], 1
@@ -219,4 +221,5 @@ class RoomStream:
             K=K.unflatten(0, graphs),
             distortion=views.distortion.unflatten(0, graphs),
             overlap=overlap,
+            home=home,
         )

@@ -1,0 +1,139 @@
+"""From a method and test frames to predictions: networks, and the baselines that need none."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from relograph.evaluation.predictions import Predictions, nearest_reference
+from relograph.geometry import Pose
+from relograph.graphs import PosedImages
+from relograph.localization import EdgeReading, interpolated_pose, query_pose
+from relograph.models import answer_graphs
+from relograph.progress import SILENT, Progress
+from relograph.retrieval import rank_references
+from relograph.training.data import RelocalizationData
+from relograph.training.running import Trained, graph_rows
+from relograph.training.sources import generator_for
+
+NO_REFERENCE = "the map has no reference images of this scene"
+NUM_INTERPOLATED = 5
+READING = 2000  # a use of randomness of its own
+
+
+def evaluate(
+    trained: Trained,
+    data: RelocalizationData,
+    scene_names: Sequence[str],
+    *,
+    descriptors: Float[Tensor, "F D"] | None,
+    readings: Sequence[EdgeReading] = ("nearest",),
+    num_rounds: int | None = None,
+    seed: int = 0,
+    progress: Progress = SILENT,
+) -> dict[EdgeReading, Predictions]:
+    """What a network answers to the test queries of some scenes, for each way to read its edges.
+
+    The references are the map of the queries' own scenes, seen in training or not. `num_rounds` runs a graph network
+    with another number of rounds than it was trained with. A network that says absolute poses has one reading only.
+    """
+    queries = data.test_rows(scene_names)
+    rows = graph_rows(queries, data.frames.in_map, descriptors, data, trained.config.graph, seed=seed)
+    model = trained.model
+    trained_rounds = getattr(model, "rounds", None)
+    if num_rounds is not None:
+        model.rounds = num_rounds  # type: ignore[assignment]  # a graph network's; undone below
+    try:
+        answers = answer_graphs(model, data.frames, rows, progress=progress)
+    finally:
+        if num_rounds is not None:
+            model.rounds = trained_rounds  # type: ignore[assignment]  # as it was
+    unit = torch.tensor([trained.metres_per_unit] * 3 + [1.0] * 3, device=rows.device)
+    if not trained.config.model.predicts_edges:
+        assert answers.nodes is not None
+        said = answers.nodes.float() * unit
+        T_world_cam = Pose.from_log_quat(said[:, 3:], said[:, :3])
+        everywhere = torch.ones(len(queries), dtype=torch.bool)
+        return {"nearest": as_predictions(data.frames, queries, T_world_cam, everywhere, None)}
+    assert answers.edges is not None
+    references, there = rows[:, 1:], rows[:, 1:] >= 0
+    T_world_ref = data.frames.T_world_cam[references.clamp_min(0)]
+    predictions = {}
+    for reading in readings:
+        T_world_cam = query_pose(
+            answers.edges.float() * unit,
+            T_world_ref,
+            there,
+            trained.config.model.target,
+            reading=reading,
+            generator=generator_for(seed, READING, 0),
+        )
+        predictions[reading] = as_predictions(data.frames, queries, T_world_cam, there[:, 0], references[:, 0])
+    return predictions
+
+
+def copy_top1(data: RelocalizationData, scene_names: Sequence[str], descriptors: Float[Tensor, "F D"]) -> Predictions:
+    """The pose of the most similar reference, as it is: the row that every table needs."""
+    queries, ranked = ranked_map(data, scene_names, descriptors, 1)
+    top1 = ranked[:, 0]
+    return as_predictions(data.frames, queries, data.frames.T_world_cam[top1.clamp_min(0)], top1 >= 0, top1)
+
+
+def interpolate_top(
+    data: RelocalizationData,
+    scene_names: Sequence[str],
+    descriptors: Float[Tensor, "F D"],
+    *,
+    num_references: int = NUM_INTERPOLATED,
+) -> Predictions:
+    """Retrieval with interpolation over the most similar references."""
+    queries, ranked = ranked_map(data, scene_names, descriptors, num_references)
+    safe = ranked.clamp_min(0)
+    T_world_cam = interpolated_pose(descriptors[queries], descriptors[safe], data.frames.T_world_cam[safe], ranked >= 0)
+    return as_predictions(data.frames, queries, T_world_cam, ranked[:, 0] >= 0, ranked[:, 0])
+
+
+def ranked_map(
+    data: RelocalizationData, scene_names: Sequence[str], descriptors: Float[Tensor, "F D"], length: int
+) -> tuple[Int[Tensor, "Q"], Int[Tensor, "Q L"]]:
+    """Test queries and the most similar frames of their scene's map."""
+    queries = data.test_rows(scene_names)
+    frames = data.frames
+    ranked = rank_references(queries, frames.in_map, descriptors, frames.scene_idx, frames.sequence_idx, length=length)
+    return queries, ranked
+
+
+def as_predictions(
+    frames: PosedImages,
+    queries: Int[Tensor, "Q"],
+    T_world_cam: Pose,
+    localized: Tensor,
+    top1: Int[Tensor, "Q"] | None,
+) -> Predictions:
+    """Answers with their truth. Where there was no reference the answer is that there is none."""
+    scene_of = frames.scene_idx[queries].tolist()
+    found = localized.cpu() & T_world_cam.t.isfinite().all(dim=-1).cpu()
+    distance, angle = (torch.full((len(queries),), torch.nan, dtype=torch.float64) for _ in range(2))
+    for scene in set(scene_of):
+        of_scene = frames.scene_idx[queries] == scene
+        references = (frames.in_map & (frames.scene_idx == scene)).nonzero().squeeze(1)
+        if len(references):
+            nearest = nearest_reference(frames.T_world_cam[queries[of_scene]], frames.T_world_cam[references])
+            distance[of_scene.cpu()], angle[of_scene.cpu()] = nearest[0].cpu().double(), nearest[1].cpu().double()
+    answer = Pose(T_world_cam.R.cpu().double(), T_world_cam.t.cpu().double())
+    answer = Pose(
+        torch.where(found[:, None, None], answer.R, torch.nan), torch.where(found[:, None], answer.t, torch.nan)
+    )
+    truth = frames.T_world_cam[queries]
+    return Predictions(
+        scene=tuple(frames.scene_names[scene] for scene in scene_of),
+        frame=tuple(frames.names[row] for row in queries.tolist()),
+        T_world_true=Pose(truth.R.cpu().double(), truth.t.cpu().double()),
+        T_world_cam=answer,
+        localized=found,
+        reason=tuple("" if ok else NO_REFERENCE for ok in found.tolist()),
+        top1=("",) * len(queries) if top1 is None else tuple(frames.names[r] if r >= 0 else "" for r in top1.tolist()),
+        nearest_reference_m=distance,
+        nearest_reference_deg=angle,
+    )

@@ -1,0 +1,319 @@
+"""The training loop: the same for one process, several GPUs and several hosts (Lightning Fabric, torchrun)."""
+
+import csv
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from relograph.configuration import config_from_dict
+from relograph.errors import ConfigError, MissingExtraError, TrainingError
+from relograph.graphs import GraphBatch, absolute_targets, drop_edges, relative_targets
+from relograph.models import all_edges
+from relograph.models.checkpoint import load_checkpoint, load_into, save_checkpoint
+from relograph.progress import SILENT, Progress
+from relograph.training.config import OptimConfig, TrainConfig
+from relograph.training.objective import PoseObjective
+from relograph.training.sources import DROPOUT, GraphSource, generator_for
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
+STEPS_PER_LOG = 20
+CHECKPOINT_SECONDS = 90.0
+LOG_COLUMNS = ("step", "epoch", "loss", "beta", "gamma", "learning_rate", "graphs_per_second", "validation_loss")
+
+
+def make_fabric(device: str = "cpu", precision: str = "float32") -> "Fabric":
+    """Lightning Fabric for this process; within torchrun it joins the others, on this host and on further ones."""
+    try:
+        from lightning.fabric import Fabric
+    except ImportError as error:
+        raise MissingExtraError("lightning", "train", "training") from error
+    processes_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    fabric = Fabric(
+        accelerator="cuda" if device.startswith("cuda") else "cpu",
+        devices=processes_here,
+        num_nodes=processes // processes_here,
+        # A network of one round leaves its message weights without a gradient, and DDP must be told to expect that.
+        strategy="ddp_find_unused_parameters_true" if processes > 1 else "auto",
+        precision="bf16-mixed" if precision == "bfloat16" else "32-true",
+    )
+    fabric.launch()
+    return fabric
+
+
+@dataclass
+class TrainingState:
+    """How far a training is."""
+
+    step: int = 0
+    best_validation: float | None = None
+    epochs_without_better: int = 0
+
+
+def learning_rate(config: OptimConfig, step: int, steps_per_epoch: int) -> float:
+    """The learning rate of a step."""
+    warmup = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
+    if config.schedule == "cosine":
+        done = min(1.0, step / max(1, config.epochs * steps_per_epoch))
+        return config.learning_rate * warmup * 0.5 * (1 + math.cos(math.pi * done))
+    steps_down = (step // steps_per_epoch) // config.step_epochs
+    return config.learning_rate * warmup * float(config.step_factor**steps_down)
+
+
+def make_optimizer(objective: PoseObjective, config: OptimConfig) -> torch.optim.Adam:
+    """Adam with the paper's weight decay, and none on the weights of the loss."""
+    loss_weights = list(objective.loss.parameters())
+    others = [p for name, p in objective.named_parameters() if not name.startswith("loss.")]
+    groups: list[dict[str, Any]] = [{"params": others}, {"params": loss_weights, "weight_decay": 0.0}]
+    on_gpu = others[0].is_cuda
+    return torch.optim.Adam(groups, lr=config.learning_rate, weight_decay=config.weight_decay, fused=on_gpu)
+
+
+def run_training(
+    config: TrainConfig,
+    objective: PoseObjective,
+    source: GraphSource,
+    output: Path,
+    *,
+    fabric: "Fabric",
+    validate: Callable[[nn.Module], float] | None = None,
+    metadata: Mapping[str, object] | None = None,
+    metres_per_unit: float = 1.0,
+    progress: Progress = SILENT,
+) -> TrainingState:
+    """Train until the configuration's last epoch or until validation stops getting better; go on where it stopped.
+
+    `output` gets `last/` (with the optimizer's state) and `best/`, both checkpoints, and `log.csv`. The weights of the
+    best validation are what `objective` holds at the end.
+    """
+    if config.optim.batch_size % fabric.world_size:
+        raise ConfigError(
+            f"optim.batch_size must be a multiple of the number of processes ({fabric.world_size}), "
+            f"got {config.optim.batch_size}."
+        )
+    optim, steps_per_epoch = config.optim, source.steps_per_epoch
+    objective = objective.to(fabric.device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks the keyword
+    optimizer = make_optimizer(objective, optim)
+    state = TrainingState()
+    if (output / "last").exists():
+        state = restore(output / "last", objective, optimizer)
+    saved_metadata = dict(metadata or {})
+    log = Log(output / "log.csv", state.step) if fabric.is_global_zero else None
+    wrapped, optimizer_ = fabric.setup(objective, optimizer)
+    compiled: Callable[..., Tensor] = torch.compile(wrapped) if optim.compile else wrapped
+
+    def save(kind: str, *, with_optimizer: bool) -> None:
+        if fabric.is_global_zero:
+            tensors = {name: tensor.detach() for name, tensor in objective.state_dict().items()}
+            if with_optimizer:
+                tensors |= optimizer_tensors(objective, optimizer)
+            save_checkpoint(output / kind, tensors, {**saved_metadata, **vars(state)})
+
+    total_steps = optim.epochs * steps_per_epoch
+    first_bad_step = torch.full((), -1, dtype=torch.long, device=fabric.device)
+    recent: list[Tensor] = []
+    last_saved = last_logged = time.perf_counter()
+    objective.train()
+    if optim.freeze_batch_norm:
+        freeze_batch_norm(objective)
+    with progress.task("training (graphs)", total=total_steps * optim.batch_size) as advance:
+        advance(state.step * optim.batch_size)
+        for batch in source.batches(state.step):
+            if state.step >= total_steps:
+                break
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(optim, state.step, steps_per_epoch)
+            loss = training_loss(compiled, batch, config, state.step, fabric, metres_per_unit)
+            optimizer_.zero_grad(set_to_none=True)
+            fabric.backward(loss)
+            if optim.gradient_clip:
+                fabric.clip_gradients(wrapped, optimizer_, max_norm=optim.gradient_clip, error_if_nonfinite=False)
+            optimizer_.step()
+            # Looking at the loss would wait for the GPU, so the first bad step is noted there and looked at below.
+            is_bad = ~torch.isfinite(loss.detach()) & (first_bad_step < 0)
+            first_bad_step = torch.where(is_bad, state.step, first_bad_step)
+            recent.append(loss.detach())
+            state.step += 1
+            advance(optim.batch_size)
+            end_of_epoch = state.step % steps_per_epoch == 0
+            now_due = len(recent) >= STEPS_PER_LOG or end_of_epoch
+            if now_due:
+                stop_if_bad(int(first_bad_step), source, output)
+            validation = None
+            if end_of_epoch and validate is not None:
+                validation = validate(objective)
+                objective.train()
+                if optim.freeze_batch_norm:
+                    freeze_batch_norm(objective)
+                if state.best_validation is None or validation < state.best_validation:
+                    state.best_validation, state.epochs_without_better = validation, 0
+                    save("best", with_optimizer=False)
+                else:
+                    state.epochs_without_better += 1
+            if now_due:
+                now = time.perf_counter()
+                if log is not None:
+                    log.write(
+                        step=state.step,
+                        epoch=state.step / steps_per_epoch,
+                        loss=float(torch.stack(recent).mean()),
+                        beta=float(objective.loss.beta),
+                        gamma=float(objective.loss.gamma),
+                        learning_rate=optimizer.param_groups[0]["lr"],
+                        graphs_per_second=len(recent) * optim.batch_size / (now - last_logged),
+                        validation_loss=validation,
+                    )
+                recent, last_logged = [], now
+                if end_of_epoch or now - last_saved > CHECKPOINT_SECONDS:
+                    save("last", with_optimizer=True)
+                    last_saved = last_logged = time.perf_counter()
+            if optim.patience and state.epochs_without_better >= optim.patience:
+                break
+    fabric.barrier()
+    if validate is None and fabric.is_global_zero:
+        save("best", with_optimizer=False)
+    fabric.barrier()
+    load_into(objective, load_checkpoint(output / "best").tensors, where=str(output / "best"))
+    return state
+
+
+def training_loss(
+    objective: Callable[..., Tensor],
+    batch: GraphBatch,
+    config: TrainConfig,
+    step: int,
+    fabric: "Fabric",
+    metres_per_unit: float,
+) -> Tensor:
+    """The loss of this process's share of a batch, such that the mean over the processes is that of the batch."""
+    edge_mask = all_edges(batch.node_mask)
+    if config.graph.edge_dropout and config.graph.num_nodes > 1:
+        generator = generator_for(config.seed + fabric.global_rank, DROPOUT, step, batch.rows.device)
+        edge_mask = drop_edges(edge_mask, config.graph.edge_dropout, generator)
+    unit = torch.tensor([metres_per_unit] * 3 + [1.0] * 3, device=batch.rows.device)
+    counts: Any = torch.stack([edge_mask.sum(), batch.node_mask.sum()]).float()
+    if fabric.world_size > 1:
+        counts = fabric.all_reduce(counts, reduce_op="mean")
+    counts = counts.clamp_min(1)
+    overlap = batch.overlap
+    return objective(
+        batch.images,
+        batch.node_mask,
+        edge_mask,
+        relative_targets(batch.T_world_cam, config.model.target) / unit,
+        absolute_targets(batch.T_world_cam) / unit,
+        torch.zeros(batch.rows.shape, device=batch.rows.device) if overlap is None else overlap,
+        batch.scene_idx,
+        counts[0],
+        counts[1],
+    )
+
+
+def freeze_batch_norm(module: nn.Module) -> None:
+    """Batch norm as in evaluation: running statistics are used and stay as they are."""
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            part.eval()
+
+
+def stop_if_bad(first_bad_step: int, source: GraphSource, output: Path) -> None:
+    """Raise if the loss of some step was no number."""
+    if first_bad_step < 0:
+        return
+    names = source.frame_names(first_bad_step)
+    shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+    kept = (
+        f"{output / 'last'} is the last good checkpoint" if (output / "last").exists() else "no checkpoint was made yet"
+    )
+    raise TrainingError(
+        f"expected a finite loss, found none in step {first_bad_step}, with the frames {shown}; {kept}. "
+        "Look at those frames, or lower optim.learning_rate, or set optim.gradient_clip=1."
+    )
+
+
+def optimizer_tensors(objective: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Adam's moments by the names of their parameters."""
+    name_of: dict[Tensor, str] = {parameter: name for name, parameter in objective.named_parameters()}
+    return {
+        f"optimizer.{key}.{name_of[parameter]}": value
+        for parameter, moments in optimizer.state.items()
+        for key, value in moments.items()
+    }
+
+
+def restore(folder: Path, objective: PoseObjective, optimizer: torch.optim.Optimizer) -> TrainingState:
+    """Put a checkpoint's weights and moments back; how far its training was."""
+    checkpoint = load_checkpoint(folder)
+    weights = {name: tensor for name, tensor in checkpoint.tensors.items() if not name.startswith("optimizer.")}
+    load_into(objective, weights, where=str(folder))
+    for name, parameter in objective.named_parameters():
+        moments = {
+            key: checkpoint.tensors[f"optimizer.{key}.{name}"]
+            for key in ("step", "exp_avg", "exp_avg_sq")
+            if f"optimizer.{key}.{name}" in checkpoint.tensors
+        }
+        if moments:
+            optimizer.state[parameter] = {
+                # Fused Adam counts its steps on the GPU, the plain one on the CPU.
+                key: value.to(parameter.device) if key != "step" or parameter.is_cuda else value
+                for key, value in moments.items()
+            }
+            for key in ("exp_avg", "exp_avg_sq"):
+                if parameter.dim() == 4:
+                    moment = optimizer.state[parameter][key]
+                    optimizer.state[parameter][key] = moment.to(memory_format=torch.channels_last)
+    return config_from_dict(
+        TrainingState, {key: checkpoint.metadata[key] for key in vars(TrainingState())}, str(folder)
+    )
+
+
+class Log:
+    """`log.csv`, and TensorBoard's events beside it where TensorBoard is installed."""
+
+    def __init__(self, path: Path, first_step: int) -> None:
+        """Rows from `first_step` on are of a run that was killed after its last checkpoint; they go."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        kept: list[dict[str, float | None]] = []
+        if path.exists() and first_step > 0:
+            kept = [row for row in read_log(path) if (row["step"] or 0) <= first_step]
+        with path.open("w", newline="") as file:
+            csv.DictWriter(file, LOG_COLUMNS).writeheader()
+        self._path = path
+        for row in kept:
+            self._append(row)
+        self._board: Any = None
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            return
+        self._board = SummaryWriter(str(path.parent / "tensorboard"), purge_step=first_step)
+
+    def write(self, **values: float | None) -> None:
+        """One row; None is an empty cell."""
+        self._append(values)
+        if self._board is not None:
+            for column in LOG_COLUMNS[2:]:
+                if values[column] is not None:
+                    self._board.add_scalar(column, values[column], int(values["step"] or 0))
+            self._board.flush()
+
+    def _append(self, values: Mapping[str, float | None]) -> None:
+        with self._path.open("a", newline="") as file:
+            csv.DictWriter(file, LOG_COLUMNS).writerow(
+                {column: "" if values[column] is None else f"{values[column]:.8g}" for column in LOG_COLUMNS}
+            )
+
+
+def read_log(path: Path) -> list[dict[str, float | None]]:
+    """The rows of `log.csv`."""
+    with path.open(newline="") as file:
+        return [{key: float(text) if text else None for key, text in row.items()} for row in csv.DictReader(file)]

@@ -1,0 +1,77 @@
+"""Named configurations: the paper's, ours on rooms, and one small enough for a test."""
+
+from dataclasses import replace
+
+from relograph.errors import ConfigError
+from relograph.models import ModelConfig
+from relograph.training.config import DataConfig, GraphConfig, OptimConfig, RetrievalConfig, TrainConfig
+
+PAPER_7SCENES = TrainConfig(model=ModelConfig(target="world"))
+
+PAPER_CAMBRIDGE = replace(
+    PAPER_7SCENES,
+    graph=GraphConfig(stride=3),
+    data=DataConfig(metres_per_unit=0.0),  # places are tens of metres wide, and the network says numbers around one
+)
+
+ROOMS = TrainConfig(
+    model=ModelConfig(channels=512),
+    data=DataConfig(image_height=128, extra_walks=40),
+    graph=GraphConfig(exclude_same_sequence=True),
+    optim=OptimConfig(
+        learning_rate=4e-4,
+        weight_decay=1e-5,
+        batch_size=64,
+        epochs=5,
+        steps_per_epoch=200,
+        schedule="cosine",
+        warmup_steps=50,
+        gradient_clip=1.0,
+        patience=0,
+    ),
+)
+"""What one GPU trains in a minute on seven rooms."""
+
+ROOMS_FULL = replace(
+    ROOMS,
+    model=ModelConfig(channels=2048),
+    data=DataConfig(image_height=256, extra_walks=40),
+    optim=replace(ROOMS.optim, learning_rate=2e-4, batch_size=32, epochs=10, steps_per_epoch=500, compile=True),
+)
+"""The paper's size."""
+
+PRETRAIN = TrainConfig(
+    model=ModelConfig(channels=512),
+    data=DataConfig(image_height=128),
+    graph=GraphConfig(edge_dropout=0.0),
+    retrieval=RetrievalConfig(loss="covisibility"),
+    optim=replace(ROOMS.optim, learning_rate=5e-4, batch_size=32, epochs=10, steps_per_epoch=300),
+)
+"""The encoder and NetVLAD on rooms without end: there are no public weights in this package."""
+
+TINY = TrainConfig(
+    model=ModelConfig(channels=32, encoder_blocks=(1, 1, 1, 1), encoder_width=8),
+    data=DataConfig(image_height=48),
+    graph=GraphConfig(num_nodes=4, stride=2),
+    retrieval=RetrievalConfig(num_clusters=4, image_height=48, descriptor_dim=16),
+    optim=OptimConfig(
+        learning_rate=1e-3, weight_decay=0.0, batch_size=4, epochs=3, precision="float32", warmup_steps=5, patience=0
+    ),
+)
+"""Trains in seconds on one CPU core; its answers are worth nothing."""
+
+PRESETS = {
+    "paper-7scenes": PAPER_7SCENES,
+    "paper-cambridge": PAPER_CAMBRIDGE,
+    "rooms": ROOMS,
+    "rooms-full": ROOMS_FULL,
+    "pretrain": PRETRAIN,
+    "tiny": TINY,
+}
+
+
+def preset(name: str) -> TrainConfig:
+    """The configuration of a name."""
+    if name not in PRESETS:
+        raise ConfigError(f"expected a preset among {', '.join(PRESETS)}, got {name!r}.")
+    return PRESETS[name]

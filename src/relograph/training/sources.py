@@ -1,0 +1,150 @@
+"""Where a training's graphs come from: frames on disk and their neighbours, or RoomStream."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from relograph.graphs import GraphBatch, PosedImages, gather_graphs
+from relograph.retrieval import frustum_overlap, rank_at_random, select_strided, sequence_windows
+from relograph.rooms import RoomStream, StreamConfig
+from relograph.training.config import GraphConfig
+
+# Each use of randomness has its own stream of numbers, so that a change in one leaves the others alone.
+ORDER, OFFSETS, DROPOUT, RANDOM_REFERENCES = range(4)
+
+
+def generator_for(seed: int, use: int, step: int, device: torch.device | str = "cpu") -> torch.Generator:
+    """The random numbers of one step for one use: the same after a restart as without it."""
+    mixed = int(np.random.SeedSequence([seed, use, step]).generate_state(1)[0])
+    return torch.Generator(device).manual_seed(mixed)
+
+
+@lru_cache(maxsize=2)
+def order_of_epoch(count: int, seed: int, epoch: int) -> Int[Tensor, "count"]:
+    """The order in which an epoch shows its queries."""
+    return torch.randperm(count, generator=generator_for(seed, ORDER, epoch))
+
+
+class GraphSource(Protocol):
+    """An endless supply of batches, the same ones whenever it is asked again."""
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps between two validations."""
+        ...
+
+    def batches(self, first_step: int) -> Iterator[GraphBatch]:
+        """This process's share of every step's batch, from `first_step` on."""
+        ...
+
+    def frame_names(self, step: int) -> list[str]:
+        """What this process sees in a step, for a message."""
+        ...
+
+
+@dataclass(frozen=True)
+class SceneGraphs:
+    """Graphs of frames on disk. An epoch shows every query once, in an order of its own."""
+
+    frames: PosedImages
+    query_rows: Int[Tensor, "Q"]
+    database: Bool[Tensor, "F"]
+    """Which rows may be references."""
+    ranked: Int[Tensor, "Q L"]
+    """References of each query, best first; -1 where there are no more. Empty where they are not chosen by rank."""
+    config: GraphConfig
+    batch_size: int
+    """Graphs over all processes together."""
+    steps_per_epoch: int
+    seed: int
+    with_overlap: bool = False
+    """Whether to work out how much of the query each image sees."""
+    rank: int = 0
+    world_size: int = 1
+
+    def rows(self, step: int) -> Int[Tensor, "B N"]:
+        """Rows of the graphs that this process sees in a step."""
+        epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
+        order = order_of_epoch(len(self.query_rows), self.seed, epoch)
+        first = step_in_epoch * self.batch_size
+        # Where an epoch asks for more queries than there are, it begins again.
+        chosen = order[torch.arange(first, first + self.batch_size) % len(order)]
+        offset = torch.randint(
+            self.config.stride, (self.batch_size,), generator=generator_for(self.seed, OFFSETS, step)
+        )
+        per_process = self.batch_size // self.world_size
+        mine = slice(self.rank * per_process, (self.rank + 1) * per_process)
+        chosen, offset = chosen[mine].to(self.ranked.device), offset[mine].to(self.ranked.device)
+        queries = self.query_rows[chosen]
+        if self.config.selection == "alone":
+            return queries[:, None]
+        if self.config.selection == "sequence":
+            return sequence_windows(self.frames.sequence_idx, queries, self.config.num_nodes)
+        if self.config.selection == "random":
+            generator = generator_for(self.seed + self.rank, RANDOM_REFERENCES, step, queries.device)
+            references = rank_at_random(
+                queries, self.database, self.frames.scene_idx, length=self.config.num_references, generator=generator
+            )
+        else:
+            references = select_strided(self.ranked[chosen], self.config.num_references, self.config.stride, offset)
+        return torch.cat([queries[:, None], references], dim=1)
+
+    def batches(self, first_step: int) -> Iterator[GraphBatch]:
+        step = first_step
+        while True:
+            batch = gather_graphs(self.frames, self.rows(step))
+            if self.with_overlap:
+                query = batch.T_world_cam[:, :1].expand(*batch.rows.shape)
+                batch = replace(batch, overlap=frustum_overlap(query, batch.T_world_cam))
+            yield batch
+            step += 1
+
+    def frame_names(self, step: int) -> list[str]:
+        return [self.frames.names[row] for row in self.rows(step).flatten().tolist() if row >= 0]
+
+
+@dataclass(frozen=True)
+class StreamGraphs:
+    """Graphs of rooms that are rendered for this very step and never again."""
+
+    config: StreamConfig
+    steps_per_epoch: int
+    device: torch.device
+    rank: int = 0
+    image_height: int = 0
+    """Pixels that images are made smaller to; 0 keeps them as they are rendered."""
+
+    def batches(self, first_step: int) -> Iterator[GraphBatch]:
+        # After a restart other rooms come: an endless world has no need to show the same ones again.
+        seed = self.config.seed + 1_000_003 * first_step + 7919 * self.rank
+        stream = RoomStream(replace(self.config, seed=seed), device=self.device)
+        for batch in stream:
+            images = batch.images.permute(0, 1, 3, 4, 2)
+            if self.image_height:
+                images = smaller(images, self.image_height)
+            nodes = batch.overlap.shape
+            yield GraphBatch(
+                images=images,
+                T_world_cam=batch.T_world_cam,
+                node_mask=torch.ones(nodes, dtype=torch.bool, device=images.device),
+                rows=torch.arange(batch.overlap.numel(), device=images.device).reshape(nodes),
+                scene_idx=batch.home,
+                overlap=batch.overlap,
+            )
+
+    def frame_names(self, step: int) -> list[str]:
+        return [f"RoomStream with seed {self.config.seed}, step {step}"]
+
+
+def smaller(images: Tensor, height: int) -> Tensor:
+    """Images [B, N, H, W, 3] at another height."""
+    pixels = images.flatten(0, 1).permute(0, 3, 1, 2).float()
+    size = (height, round(images.shape[3] * height / images.shape[2]))
+    pixels = torch.nn.functional.interpolate(pixels, size=size, mode="area")
+    return pixels.round().to(torch.uint8).permute(0, 2, 3, 1).reshape(*images.shape[:2], *size, 3)
