@@ -104,6 +104,7 @@ def test_a_gpu_retrieves_what_a_cpu_retrieves(retrieve: Callable[[str], Tensor])
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature")
 def test_a_training_step_never_waits_for_the_gpu():
     ranked = torch.arange(35, device="cuda").expand(4, 35)
     rows = torch.arange(4, device="cuda")

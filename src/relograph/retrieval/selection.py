@@ -93,7 +93,8 @@ def select_strided(
                 [0, 3, 6, 9]])
     """
     num_ranked = (ranked >= 0).sum(dim=1)
-    offset = torch.as_tensor(offset, device=ranked.device).expand(len(ranked))
+    if isinstance(offset, int):
+        offset = torch.full_like(num_ranked, offset)
     # The largest stride whose last pick is still in the list: with this offset, or with one below any smaller stride.
     with_offset = (num_ranked - 1 - offset) // max(num_references - 1, 1)
     fitting = torch.where(with_offset > offset, with_offset, num_ranked // num_references).clamp(1, stride)
