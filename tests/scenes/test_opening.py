@@ -11,7 +11,7 @@ from tiny_scenes import FRAMES, HEIGHT, WIDTH, WRITERS, write_photo
 
 from relograph.errors import ConfigError, DatasetError
 from relograph.geometry import Camera
-from relograph.scenes import open_scene
+from relograph.scenes import open_scene, open_scenes
 from relograph.scenes.opening import FORMATS
 
 NAMED_FILES = {
@@ -188,3 +188,25 @@ def test_a_folder_of_scenes_is_told_from_a_scene(seven_scenes_folder: Path):
     with pytest.raises(DatasetError, match=r"a folder of scenes: kitchen\. Open one of them") as caught:
         open_scene(seven_scenes_folder.parent)
     assert "\n" not in str(caught.value)
+
+
+def test_a_folder_of_scenes_is_opened_in_the_order_of_their_numbers(tmp_path):
+    for name in ("room-10", "room-2", "room-1"):
+        WRITERS["7scenes"](tmp_path / name)
+    (tmp_path / "notes").mkdir()
+    assert [scene.name for scene in open_scenes(tmp_path)] == ["room-1", "room-2", "room-10"]
+    assert [scene.name for scene in open_scenes(tmp_path, ["room-10", "room-1"])] == ["room-10", "room-1"]
+
+
+def test_a_scene_whose_sequences_could_be_scenes_is_one_scene(tmp_path):
+    WRITERS["7scenes"](tmp_path / "tiny")
+    (scene,) = open_scenes(tmp_path / "tiny")
+    assert_is_the_tiny_scene(scene)
+    with pytest.raises(DatasetError, match="found the single scene tiny"):
+        open_scenes(tmp_path / "tiny", ["chess"])
+
+
+def test_a_scene_that_is_not_in_the_folder_suggests_the_nearest(tmp_path):
+    WRITERS["7scenes"](tmp_path / "redkitchen")
+    with pytest.raises(DatasetError, match="'kitchen', found none. Did you mean 'redkitchen'"):
+        open_scenes(tmp_path, ["kitchen"])

@@ -2,6 +2,8 @@
 
 import difflib
 import math
+import re
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -78,6 +80,32 @@ def open_scene(
         )
         scene = replace(scene, warnings=(*scene.warnings, also))
     return _with_cameras(scene, focal_px, skip_bad_frames)
+
+
+def open_scenes(root: Path | str, names: Sequence[str] | None = None) -> list[Scene]:
+    """The scenes in a folder, in the order of their names; a folder that is a scene itself is a list of one.
+
+    With `names` only those, in that order.
+    """
+    root = Path(root)
+    # The sequences of a 7-Scenes scene are scenes themselves, so a scene comes before a folder of them.
+    is_one_scene = not is_folder(root) or any(known.reader.recognise(root) for known in FORMATS.values())
+    found = [] if is_one_scene else _scenes_within(root)
+    if not found:
+        scene = open_scene(root)
+        if names is None or list(names) == [scene.name]:
+            return [scene]
+        raise DatasetError(
+            f"{root}: expected the scenes {', '.join(names)}, found the single scene {scene.name}. Leave the names "
+            "out, or give the folder that all of them are in."
+        )
+    found.sort(key=lambda name: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)])
+    for name in names or ():
+        if name not in found:
+            nearest = difflib.get_close_matches(name, found, n=1)
+            hint = f"Did you mean {nearest[0]!r}?" if nearest else f"There are: {', '.join(found)}."
+            raise DatasetError(f"{root}: expected a scene called {name!r}, found none. {hint}")
+    return [open_scene(root / name) for name in (found if names is None else names)]
 
 
 def _folder_of_file(path: Path, format: str | None) -> tuple[Path, str]:
