@@ -103,8 +103,9 @@ def load_data(
 
 
 def _in_sequences(scene: Scene) -> list[Frame]:
-    """The frames of a scene, those of a sequence together and in order."""
-    return [frame for sequence in scene.sequences.values() for frame in sequence]
+    """The frames of a scene, those of a sequence together and in order, those of none at the end."""
+    in_a_sequence = [frame for sequence in scene.sequences.values() for frame in sequence]
+    return in_a_sequence + [frame for frame in scene if frame.sequence is None]
 
 
 def _as_posed_images(ordered: Sequence[tuple[Scene, list[Frame]]], images: UInt8[Tensor, "F H W 3"]) -> PosedImages:
