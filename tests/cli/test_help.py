@@ -32,6 +32,9 @@ def test_the_commands_are_those_that_the_documents_speak_of():
         ("rooms", "preview"),
         ("bench",),
         ("bench", "rooms"),
+        ("bench", "network"),
+        ("train",),
+        ("eval",),
         ("demo",),
         ("doctor",),
     }

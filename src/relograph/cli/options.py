@@ -26,3 +26,24 @@ SkipBadFramesOption = Annotated[
 ]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same rooms.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="Where to compute, as torch writes it: cpu, cuda, cuda:1.")]
+ScenesOption = Annotated[
+    str | None, typer.Option("--scenes", metavar="A,B", help="Names of the scenes to use.", show_default="all")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as graph.stride=1; may be repeated."),
+]
+InitOption = Annotated[
+    Path | None,
+    typer.Option("--init", metavar="RUN", help="Run to take the encoder and the retrieval from, such as a pretrain's."),
+]
+DescriptorsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--descriptors", metavar="FILE", help="Your own descriptors, .npz or .safetensors, to find neighbours with."
+    ),
+]
+CacheOption = Annotated[
+    Path | None,
+    typer.Option("--cache", metavar="DIR", help="Where decoded photos are kept.", show_default="~/.cache/relograph"),
+]

@@ -12,7 +12,7 @@ from relograph.graphs import PosedImages
 from relograph.localization import EdgeReading, interpolated_pose, query_pose
 from relograph.models import answer_graphs
 from relograph.progress import SILENT, Progress
-from relograph.retrieval import rank_references
+from relograph.retrieval import rank_references, select_strided
 from relograph.training.data import RelocalizationData
 from relograph.training.running import Trained, graph_rows
 from relograph.training.sources import generator_for
@@ -28,6 +28,7 @@ def evaluate(
     scene_names: Sequence[str],
     *,
     descriptors: Float[Tensor, "F D"] | None,
+    ranked: Int[Tensor, "F L"] | None = None,
     readings: Sequence[EdgeReading] = ("nearest",),
     num_rounds: int | None = None,
     seed: int = 0,
@@ -35,11 +36,18 @@ def evaluate(
 ) -> dict[EdgeReading, Predictions]:
     """What a network answers to the test queries of some scenes, for each way to read its edges.
 
-    The references are the map of the queries' own scenes, seen in training or not. `num_rounds` runs a graph network
-    with another number of rounds than it was trained with. A network that says absolute poses has one reading only.
+    The references are the map of the queries' own scenes, seen in training or not: those of similar descriptors, or
+    those that a user `ranked` for every frame, which counts where a network takes its references by rank. `num_rounds`
+    runs a graph network with another number of rounds than it was trained with. A network that says absolute poses has
+    one reading only.
     """
     queries = data.test_rows(scene_names)
-    rows = graph_rows(queries, data.frames.in_map, descriptors, data, trained.config.graph, seed=seed)
+    graph = trained.config.graph
+    if ranked is not None and graph.selection == "retrieval":
+        references = select_strided(ranked[queries], graph.num_references, graph.stride)
+        rows = torch.cat([queries[:, None], references], dim=1)
+    else:
+        rows = graph_rows(queries, data.frames.in_map, descriptors, data, graph, seed=seed)
     model = trained.model
     trained_rounds = getattr(model, "rounds", None)
     if num_rounds is not None:
@@ -73,10 +81,21 @@ def evaluate(
     return predictions
 
 
-def copy_top1(data: RelocalizationData, scene_names: Sequence[str], descriptors: Float[Tensor, "F D"]) -> Predictions:
+def copy_top1(
+    data: RelocalizationData,
+    scene_names: Sequence[str],
+    descriptors: Float[Tensor, "F D"] | None,
+    *,
+    ranked: Int[Tensor, "F L"] | None = None,
+) -> Predictions:
     """The pose of the most similar reference, as it is: the row that every table needs."""
-    queries, ranked = ranked_map(data, scene_names, descriptors, 1)
-    top1 = ranked[:, 0]
+    if ranked is None:
+        assert descriptors is not None
+        queries, of_queries = ranked_map(data, scene_names, descriptors, 1)
+    else:
+        queries = data.test_rows(scene_names)
+        of_queries = ranked[queries]
+    top1 = of_queries[:, 0]
     return as_predictions(data.frames, queries, data.frames.T_world_cam[top1.clamp_min(0)], top1 >= 0, top1)
 
 

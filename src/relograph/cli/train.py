@@ -1,0 +1,87 @@
+"""`relograph train`: a network from posed photos."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from relograph.cli.options import CacheOption, DescriptorsOption, DeviceOption, InitOption, ScenesOption, SetOption
+from relograph.cli.printing import printable
+
+
+def train_command(
+    preset: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Configuration to begin with: paper-7scenes, paper-cambridge, rooms, rooms-full, pretrain or tiny.",
+        ),
+    ],
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="ROOT", help="A scene, or a folder of scenes; pretrain needs none.")
+    ] = None,
+    scenes: ScenesOption = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN", help="Folder of the run; a run that was stopped goes on.", show_default="runs/NAME"
+        ),
+    ] = None,
+    settings: SetOption = None,
+    init: InitOption = None,
+    encoder_weights: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Public ResNet34 weights, .safetensors or .pth, to start the encoder from."),
+    ] = None,
+    descriptors: DescriptorsOption = None,
+    device: DeviceOption = "cpu",
+    cache: CacheOption = None,
+    list_settings: Annotated[
+        bool, typer.Option("--list-settings", help="Print every setting of the preset with its value, and stop.")
+    ] = False,
+) -> None:
+    """Train a network on scenes, or with --preset pretrain on rooms without end; under torchrun on many GPUs."""
+    from relograph.configuration import describe_fields, with_overrides
+    from relograph.environment import compute_device
+    from relograph.errors import ConfigError
+    from relograph.progress import TerminalProgress
+    from relograph.training.presets import preset as preset_of
+    from relograph.training.train_run import pretrain_run, train_run
+    from relograph.training.workbench import default_cache
+
+    config = with_overrides(preset_of(preset), settings or [])
+    if list_settings:
+        for field in describe_fields(config):
+            typer.echo(f"{field.path}={field.default}  ({field.type})  {field.doc}".rstrip())
+        return
+    device = compute_device(device).kind
+    output = output or Path("runs") / preset
+    if preset == "pretrain":
+        if data is not None:
+            raise ConfigError(
+                f"expected no --data with --preset pretrain, found {data}. It makes its own rooms; leave --data out."
+            )
+        run = pretrain_run(config, output, device=device, progress=TerminalProgress())
+        then = f"Start from it with: relograph train --preset rooms --data ROOT --init {output}"
+    else:
+        if data is None:
+            raise ConfigError(
+                f"expected --data with --preset {preset}, found none. Give a scene, or a folder of scenes."
+            )
+        run = train_run(
+            config,
+            data,
+            output,
+            scene_names=scenes.split(",") if scenes else None,
+            init=init,
+            encoder_weights=encoder_weights,
+            descriptors=descriptors,
+            device=device,
+            cache=cache or default_cache(),
+            warn=lambda note: typer.echo(printable(f"warning: {note}"), err=True),
+            progress=TerminalProgress(),
+        )
+        then = f"Evaluate it with: relograph eval {output} --data {data}"
+    if run.is_first_process:
+        best = "" if run.best_validation is None else f", validation loss {run.best_validation:.4g}"
+        typer.echo(printable(f"{output / 'best'}: checkpoint after {run.num_steps:,} steps{best}. {then}"))

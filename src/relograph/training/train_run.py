@@ -1,0 +1,95 @@
+"""`relograph train`: a run folder with all that an evaluation needs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from relograph.configuration import config_to_dict
+from relograph.progress import SILENT, Progress
+from relograph.scenes import open_scenes
+from relograph.training.config import TrainConfig
+from relograph.training.loop import make_fabric, read_log
+from relograph.training.running import pretrain, save_retriever, train_on_scenes
+from relograph.training.workbench import (
+    claim_run_folder,
+    set_up_workbench,
+    start_from,
+    what_to_know,
+)
+
+
+@dataclass(frozen=True)
+class TrainRun:
+    """A finished training."""
+
+    folder: Path
+    num_steps: int
+    best_validation: float | None
+    """The fixed loss of the checkpoint that was kept; None where nothing could be held out."""
+    is_first_process: bool
+    """Whether this process is the one that speaks."""
+
+
+def train_run(
+    config: TrainConfig,
+    root: Path,
+    output: Path,
+    *,
+    scene_names: Sequence[str] | None = None,
+    init: Path | None = None,
+    encoder_weights: Path | None = None,
+    descriptors: Path | None = None,
+    device: str = "cpu",
+    cache: Path,
+    warn: Callable[[str], None],
+    progress: Progress = SILENT,
+) -> TrainRun:
+    """Train on the scenes of a data set; a run that was stopped goes on."""
+    scenes = open_scenes(root, scene_names)
+    fabric = make_fabric(device, config.optim.precision)
+    progress = progress if fabric.is_global_zero else SILENT
+    start = start_from(config, init=init, encoder_weights=encoder_weights, device=fabric.device)
+    workbench = set_up_workbench(
+        scenes, config, cache=cache, start=start, device=fabric.device, descriptors=descriptors, progress=progress
+    )
+    names = workbench.scene_names
+    if fabric.is_global_zero:
+        identity = {
+            "config": config_to_dict(config),
+            "scenes": list(names),
+            "data": workbench.data.fingerprint,
+            "start": start.fingerprint,
+            "retrieval": workbench.retrieval,
+        }
+        claim_run_folder(output, identity)
+        for note in what_to_know(workbench, config, names):
+            warn(note)
+        if workbench.retriever is not None:
+            save_retriever(workbench.retriever, output / "retriever")
+    train_on_scenes(
+        config,
+        workbench.data,
+        names,
+        output,
+        fabric=fabric,
+        descriptors=workbench.descriptors,
+        encoder=start.encoder,
+        progress=progress,
+    )
+    return _finished(output, is_first_process=fabric.is_global_zero)
+
+
+def pretrain_run(config: TrainConfig, output: Path, *, device: str = "cpu", progress: Progress = SILENT) -> TrainRun:
+    """Train the encoder and the retrieval on rooms without end; a run that was stopped goes on."""
+    fabric = make_fabric(device, config.optim.precision)
+    if fabric.is_global_zero:
+        claim_run_folder(output, {"config": config_to_dict(config)})
+    pretrain(config, output, fabric=fabric, progress=progress if fabric.is_global_zero else SILENT)
+    return _finished(output, is_first_process=fabric.is_global_zero)
+
+
+def _finished(output: Path, *, is_first_process: bool) -> TrainRun:
+    log = read_log(output / "log.csv")
+    validations = [row["validation_loss"] for row in log if row["validation_loss"] is not None]
+    num_steps = int(log[-1]["step"] or 0) if log else 0
+    return TrainRun(output, num_steps, min(validations, default=None), is_first_process)

@@ -1,0 +1,176 @@
+"""What trainings and evaluations on the same scenes share: frames, descriptors, first weights."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import token_hex
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from relograph.configuration import config_to_dict
+from relograph.errors import CheckpointError, ConfigError
+from relograph.models import ResNet, build_model
+from relograph.models.checkpoint import load_checkpoint, load_encoder_weights
+from relograph.models.retriever import Retriever
+from relograph.progress import SILENT, Progress
+from relograph.retrieval import read_descriptors
+from relograph.scenes import Scene
+from relograph.training.config import TrainConfig
+from relograph.training.data import RelocalizationData, load_data
+from relograph.training.running import load_retriever, make_retriever
+
+SHARE_OF_GPU_FOR_IMAGES = 0.6
+
+
+@dataclass(frozen=True)
+class Start:
+    """The weights that trainings start from; where there are none, they start from random ones."""
+
+    encoder: ResNet | None = None
+    retriever: Retriever | None = None
+    """What finds neighbours; where there is none, it is made from the encoder and the training images."""
+    fingerprint: str = "random weights"
+    """Which weights these are."""
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """Everything that a training needs beside its configuration, made once for many of them."""
+
+    data: RelocalizationData
+    descriptors: Float[Tensor, "F D"]
+    retriever: Retriever | None
+    """None where descriptors were brought along."""
+    start: Start
+    retrieval: str
+    """Where the descriptors came from, as a fingerprint."""
+
+    @property
+    def scene_names(self) -> tuple[str, ...]:
+        return self.data.frames.scene_names
+
+
+def start_from(
+    config: TrainConfig,
+    *,
+    init: Path | None = None,
+    encoder_weights: Path | None = None,
+    device: torch.device | str = "cpu",
+) -> Start:
+    """The encoder and the retriever of an earlier run, or an encoder with public weights, or neither."""
+    if init is not None and encoder_weights is not None:
+        raise ConfigError(
+            f"expected --init or --encoder-weights, found both ({init} and {encoder_weights}). An encoder starts from "
+            "one of them; leave the other out."
+        )
+    if init is not None:
+        folder = init / "retriever" if (init / "retriever").is_dir() else init
+        retriever = load_retriever(folder, device=device)
+        return Start(retriever.encoder, retriever, f"run {load_checkpoint(folder).sha256[:16]}")
+    if encoder_weights is not None:
+        encoder = first_encoder(config)
+        load_encoder_weights(encoder, encoder_weights)
+        return Start(encoder.to(device), None, f"file {hashlib.sha256(encoder_weights.read_bytes()).hexdigest()[:16]}")
+    return Start()
+
+
+def first_encoder(config: TrainConfig) -> ResNet:
+    """The encoder that a training of this configuration starts from where it is given none."""
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(config.seed)
+        return build_model(config.model).encoder
+
+
+def set_up_workbench(
+    scenes: Sequence[Scene],
+    config: TrainConfig,
+    *,
+    cache: Path,
+    start: Start,
+    device: torch.device | str = "cpu",
+    descriptors: Path | None = None,
+    progress: Progress = SILENT,
+) -> Workbench:
+    """Frames of the scenes, on the GPU where they fit, and their descriptors: of a user's file, of the start's
+    retriever, or of one that is made from the start's encoder."""
+    data = load_data(scenes, config.data, cache, device=device, progress=progress)
+    data = data.to(device, images_too=fits_beside_a_training(data.frames.images, torch.device(device)))
+    if descriptors is not None:
+        read = read_descriptors(descriptors, data.frames.names).to(device)
+        digest = hashlib.sha256(descriptors.read_bytes()).hexdigest()
+        return Workbench(data, read, None, start, f"file {digest[:16]}")
+    retriever, retrieval = start.retriever, start.fingerprint
+    if retriever is None:
+        encoder = start.encoder if start.encoder is not None else first_encoder(config)
+        rows = data.train_rows(data.frames.scene_names)
+        retriever = make_retriever(encoder.to(device), data, rows, config.retrieval, config.seed)
+        retrieval = f"NetVLAD on {start.fingerprint}, {json.dumps(config_to_dict(config.retrieval))}"
+    described = retriever.describe(data.frames.images, progress=progress)
+    return Workbench(data, described, retriever, start, retrieval)
+
+
+def fits_beside_a_training(images: Tensor, device: torch.device) -> bool:
+    """Whether images may lie on the device; on a CPU they stay memory-mapped."""
+    if device.type != "cuda":
+        return False
+    free, _ = torch.cuda.mem_get_info(device)
+    return images.is_cuda or images.numel() < SHARE_OF_GPU_FOR_IMAGES * free
+
+
+def default_cache() -> Path:
+    """Where decoded photos are kept unless a user says otherwise."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "relograph"
+
+
+def what_to_know(workbench: Workbench, config: TrainConfig, scene_names: Sequence[str]) -> list[str]:
+    """What works, but not as a user may expect, a sentence each."""
+    notes = [f"{note}." for note in workbench.data.notes]
+    for name in scene_names:
+        count = len(workbench.data.train_rows([name]))
+        if config.graph.selection != "alone" and count < config.graph.num_nodes:
+            notes.append(
+                f"{name} has {count} training frames and a graph has {config.graph.num_nodes} images: graphs of this "
+                "scene take the frames there are."
+            )
+    return notes
+
+
+def claim_run_folder(output: Path, identity: Mapping[str, object]) -> None:
+    """Note in a run's folder what it is a run of; a folder of another run is an error, one of the same goes on."""
+    path = output / "run.json"
+    text = json.dumps(identity, indent=2, sort_keys=True) + "\n"
+    with suppress(FileNotFoundError):
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise CheckpointError(
+                f"{path}: expected what this run is a run of, found no JSON. Remove the folder, or name another."
+            ) from error
+        different = _first_difference(json.loads(text), found)
+        if different:
+            raise ConfigError(
+                f"{output}: expected a new folder or an unfinished run of the same settings, found one with "
+                f"{different}. Name another folder with --output."
+            )
+        return
+    output.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{token_hex(4)}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def _first_difference(wanted: object, found: object, path: str = "") -> str:
+    """In words, the first value that differs; empty where none does."""
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        for key in sorted({*wanted, *found}):
+            difference = _first_difference(wanted.get(key), found.get(key), f"{path}.{key}" if path else key)
+            if difference:
+                return difference
+        return ""
+    return "" if wanted == found else f"{path.removeprefix('config.')} {found!r} where {wanted!r} was asked for"
