@@ -155,7 +155,7 @@ def test_evaluation_leaves_the_running_statistics_alone() -> None:
 
 def test_convolutions_start_with_the_variance_that_keeps_the_size_of_gradients() -> None:
     torch.manual_seed(0)
-    weight = ResNet(16, blocks=(1, 1, 1, 1), width=32).layer3[0].conv2.weight
+    weight = ResNet(16, blocks=(1, 1, 1, 1), width=32).layer3[0].conv1.weight  # 64 channels to 128
     fan_out = 128 * 3 * 3
     assert weight.std().item() == pytest.approx(math.sqrt(2 / fan_out), rel=0.02)
 
