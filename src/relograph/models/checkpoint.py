@@ -29,7 +29,6 @@ from relograph.errors import CheckpointError
 INDEX_FILE = "model.safetensors.index.json"
 FORMAT = "relograph checkpoint 1"
 MAX_SHARD_BYTES = 16_000_000
-"""Tensors of a shard take no more than this, unless it is a single larger one, which has a shard of its own."""
 
 _SHARD_NAME = re.compile(r"model-\d{5}-of-\d{5}-[0-9a-f]{16}\.safetensors")
 _PARTIAL_NAME = re.compile(r"model[-.].*\.partial-[0-9a-f]{8}")
@@ -47,17 +46,24 @@ class Checkpoint:
     """A hash in hex of the tensors' names, types, shapes and values."""
 
 
-def save_checkpoint(folder: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, object]) -> None:
+def save_checkpoint(
+    folder: Path,
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, object],
+    *,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+) -> None:
     """Writes a checkpoint into `folder`; one that is there already is replaced.
 
     Whoever reads the folder finds the old checkpoint or the new one, also after a kill, a power cut or a full disk at
     any moment. The same tensors and metadata give the same files, byte for byte. `metadata` is what JSON holds; NaN
-    and infinity are refused, so a number that there is not is None.
+    and infinity are refused, so a number that there is not is None. A tensor of more than `max_shard_bytes` has a
+    shard of its own.
     """
     if "total_size" in metadata:
         raise ValueError("metadata may not hold total_size, which save_checkpoint finds out by itself")
     _refuse_what_json_has_no_word_for(metadata, where=f"{folder}: metadata")
-    shards = _shards(tensors)
+    shards = _shards(tensors, max_shard_bytes)
     total_size = sum(_num_bytes(tensor) for tensor in tensors.values())
     weight_map: dict[str, str] = {}
     sha256_by_shard: dict[str, str] = {}
@@ -142,13 +148,13 @@ def load_encoder_weights(encoder: nn.Module, file: Path) -> None:
 # Writing
 
 
-def _shards(tensors: Mapping[str, Tensor]) -> list[list[str]]:
+def _shards(tensors: Mapping[str, Tensor], max_shard_bytes: int) -> list[list[str]]:
     """The names, sorted, in groups whose tensors fit into one shard."""
     shards: list[list[str]] = []
     size = 0
     for name in sorted(tensors):
         size += _num_bytes(tensors[name])
-        if not shards or size > MAX_SHARD_BYTES:
+        if not shards or size > max_shard_bytes:
             shards.append([])
             size = _num_bytes(tensors[name])
         shards[-1].append(name)
@@ -329,7 +335,7 @@ def _differences(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) ->
             differences.append(f"{name} is {list(found[name].shape)} instead of {list(tensor.shape)}")
         elif found[name].is_floating_point() != tensor.is_floating_point():
             differences.append(f"{name} is {found[name].dtype} instead of {tensor.dtype}")
-    return differences + [f"{name} has no place" for name in found if name not in expected]
+    return differences + [f"{name} has no place" for name in sorted(set(found) - set(expected))]
 
 
 def _first_few(differences: list[str], count: int = 3) -> str:
