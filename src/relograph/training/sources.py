@@ -122,7 +122,7 @@ class StreamGraphs:
 
     def batches(self, first_step: int) -> Iterator[GraphBatch]:
         # After a restart other rooms come: an endless world has no need to show the same ones again.
-        seed = self.config.seed + 1_000_003 * first_step + 7919 * self.rank
+        seed = (self.config.seed + 1_000_003 * first_step + 7919 * self.rank) % 2**31
         stream = RoomStream(replace(self.config, seed=seed), device=self.device)
         for batch in stream:
             images = batch.images.permute(0, 1, 3, 4, 2)
