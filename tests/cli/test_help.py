@@ -35,6 +35,9 @@ def test_the_commands_are_those_that_the_documents_speak_of():
         ("bench", "network"),
         ("train",),
         ("eval",),
+        ("experiments",),
+        ("experiments", "list"),
+        ("experiments", "run"),
         ("demo",),
         ("doctor",),
     }

@@ -208,5 +208,5 @@ def test_a_scene_whose_sequences_could_be_scenes_is_one_scene(tmp_path):
 
 def test_a_scene_that_is_not_in_the_folder_suggests_the_nearest(tmp_path):
     WRITERS["7scenes"](tmp_path / "redkitchen")
-    with pytest.raises(DatasetError, match="'kitchen', found none. Did you mean 'redkitchen'"):
+    with pytest.raises(DatasetError, match=r"'kitchen', found none\. Did you mean 'redkitchen'"):
         open_scenes(tmp_path, ["kitchen"])

@@ -1,0 +1,104 @@
+"""`relograph experiments`: the paper's experiments, each one a command."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from relograph.cli.options import CacheOption, DescriptorsOption, DeviceOption, InitOption, ScenesOption, SetOption
+from relograph.cli.printing import printable
+
+app = typer.Typer(help="Run the paper's experiments and write what they say.", no_args_is_help=True)
+
+
+class Target(StrEnum):
+    """What edges say."""
+
+    WORLD = "world"
+    CAMERA = "camera"
+
+
+class Dataset(StrEnum):
+    """Data sets that tables know by name."""
+
+    SEVEN_SCENES = "7scenes"
+    CAMBRIDGE = "cambridge"
+    SEVEN_ROOMS = "sevenrooms"
+
+
+@app.command("list")
+def list_command() -> None:
+    """Print every experiment with what it does."""
+    from relograph.evaluation.experiments import EXPERIMENTS
+
+    for experiment in EXPERIMENTS.values():
+        typer.echo(f"{experiment.name:<13} {experiment.about}")
+
+
+@app.command("run")
+def run_command(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Experiments, or all; see experiments list.")],
+    data: Annotated[Path, typer.Option("--data", metavar="ROOT", help="A scene, or a folder of scenes.")],
+    preset: Annotated[
+        str, typer.Option(metavar="NAME", help="Configuration that every training begins with, as in relograph train.")
+    ],
+    output: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder of the sweep; what is finished in it is not done again.")
+    ],
+    settings: SetOption = None,
+    settings_of_one_scene: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set-one-scene", metavar="KEY=VALUE", help="As --set, for trainings on a single scene only, after --set."
+        ),
+    ] = None,
+    target: Annotated[
+        Target | None,
+        typer.Option(help="Target where an experiment does not compare both.", show_default="the preset's"),
+    ] = None,
+    scenes: ScenesOption = None,
+    scene: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="For experiments on one scene: which one.", show_default="the last"),
+    ] = None,
+    dataset: Annotated[
+        Dataset | None, typer.Option(help="What the data are called in tables.", show_default="recognised")
+    ] = None,
+    init: InitOption = None,
+    encoder_weights: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Public ResNet34 weights, .safetensors or .pth, to start the encoder from."),
+    ] = None,
+    descriptors: DescriptorsOption = None,
+    device: DeviceOption = "cpu",
+    cache: CacheOption = None,
+) -> None:
+    """Train what the experiments need, evaluate it, and write scores, tables and figures; go on where it stopped."""
+    from relograph.environment import compute_device
+    from relograph.evaluation.experiment_run import SweepOptions, run_experiments
+    from relograph.progress import TerminalProgress
+    from relograph.training.workbench import default_cache
+
+    run_experiments(
+        names,
+        data,
+        output,
+        SweepOptions(
+            preset=preset,
+            settings=settings or (),
+            settings_of_one_scene=settings_of_one_scene or (),
+            scene_names=scenes.split(",") if scenes else None,
+            scene=scene,
+            target=target.value if target else None,
+            dataset=dataset.value if dataset else None,
+            init=init,
+            encoder_weights=encoder_weights,
+            descriptors=descriptors,
+            device=compute_device(device).kind,
+        ),
+        cache=cache or default_cache(),
+        say=lambda line: typer.echo(printable(line)),
+        warn=lambda note: typer.echo(printable(f"warning: {note}"), err=True),
+        progress=TerminalProgress(),
+    )

@@ -1,0 +1,124 @@
+"""`relograph experiments run`: from a folder of scenes to results."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from relograph.configuration import with_overrides
+from relograph.errors import DatasetError
+from relograph.evaluation.experiment_runner import Provenance, Runner, command_without_paths
+from relograph.evaluation.experiments import Plan, experiments_called
+from relograph.evaluation.paper_numbers import paper_numbers
+from relograph.graphs import Target
+from relograph.progress import SILENT, Progress
+from relograph.rooms.seven_rooms import RECIPE_FILE
+from relograph.scenes import Scene, open_scenes
+from relograph.training.presets import preset as preset_of
+from relograph.training.workbench import set_up_workbench, start_from, what_to_know
+
+DATASETS = {"7scenes": "7-Scenes", "cambridge": "Cambridge Landmarks", "sevenrooms": "SevenRooms"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions:
+    """What a user may choose about a sweep."""
+
+    preset: str
+    settings: Sequence[str] = ()
+    settings_of_one_scene: Sequence[str] = ()
+    scene_names: Sequence[str] | None = None
+    scene: str | None = None
+    """For experiments on one scene; without it the last."""
+    target: Target | None = None
+    dataset: str | None = None
+    """A key of `DATASETS`; without it it is recognised."""
+    init: Path | None = None
+    encoder_weights: Path | None = None
+    descriptors: Path | None = None
+    device: str = "cpu"
+
+
+def run_experiments(
+    names: Sequence[str],
+    root: Path,
+    output: Path,
+    options: SweepOptions,
+    *,
+    cache: Path,
+    say: Callable[[str], None],
+    warn: Callable[[str], None],
+    progress: Progress = SILENT,
+) -> list[Path]:
+    """Run experiments on the scenes of a data set; what an earlier call finished is taken as it is."""
+    config = with_overrides(preset_of(options.preset), options.settings)
+    if options.target is not None:
+        config = replace(config, model=replace(config.model, target=options.target))
+    scenes = open_scenes(root, options.scene_names)
+    dataset = DATASETS[options.dataset] if options.dataset else recognised_dataset(root, scenes)
+    if options.scene_names is None:
+        scenes = those_of_the_paper(scenes, dataset, warn)
+    experiments = experiments_called(names, dataset=dataset)
+    without_queries = [scene.name for scene in scenes if not scene.test.frames]
+    if without_queries:
+        raise DatasetError(
+            f"{root}: expected test frames in every scene, found none in {', '.join(without_queries)}. Leave those "
+            "scenes out with --scenes, or give them a test split."
+        )
+    if "table3" in {experiment.name for experiment in experiments} and dataset != DATASETS["cambridge"]:
+        warn(f"table3 is the paper's table of Cambridge Landmarks; these are other scenes ({dataset}), shown as such.")
+    scene_names = tuple(scene.name for scene in scenes)
+    plan = Plan(config, scene_names, options.scene or scene_names[-1], tuple(options.settings_of_one_scene))
+    for experiment in experiments:
+        experiment.jobs(plan)  # what cannot be planned is said before anything is loaded
+    start = start_from(config, init=options.init, encoder_weights=options.encoder_weights, device=options.device)
+    workbench = set_up_workbench(
+        scenes,
+        config,
+        cache=cache,
+        start=start,
+        device=options.device,
+        descriptors=options.descriptors,
+        progress=progress,
+    )
+    for note in what_to_know(workbench, config, scene_names):
+        warn(note)
+    paths = {root: "$DATA", output: "$OUTPUT", cache: "$CACHE", options.init: "$INIT"}
+    paths |= {options.encoder_weights: "$WEIGHTS", options.descriptors: "$DESCRIPTORS"}
+    runner = Runner(
+        plan=plan,
+        workbench=workbench,
+        folder=output,
+        provenance=Provenance(
+            dataset=dataset,
+            preset=options.preset,
+            command=command_without_paths({str(path): name for path, name in paths.items() if path is not None}),
+            device=options.device,
+        ),
+        progress=progress,
+        say=say,
+    )
+    return runner.run(experiments)
+
+
+def recognised_dataset(root: Path, scenes: Sequence[Scene]) -> str:
+    """What the data set is called: the paper's by its scenes' names, ours by the recipe in its rooms."""
+    if all((scene.root / RECIPE_FILE).is_file() for scene in scenes):
+        return DATASETS["sevenrooms"]
+    names = {scene.name for scene in scenes}
+    for key in ("table1", "table3"):
+        published = paper_numbers().tables[key]
+        if names & set(published.folder_by_scene.values()):
+            return published.dataset
+    return root.resolve().name
+
+
+def those_of_the_paper(scenes: Sequence[Scene], dataset: str, warn: Callable[[str], None]) -> list[Scene]:
+    """Without scenes that the paper leaves out of a data set of which it has others, such as Cambridge's Street."""
+    for table in paper_numbers().tables.values():
+        folders = set(table.folder_by_scene.values())
+        if table.dataset == dataset and any(scene.name in folders for scene in scenes):
+            left_out = [scene.name for scene in scenes if scene.name not in folders]
+            if left_out:
+                warn(f"{', '.join(left_out)} is not in the paper's tables and is left out; --scenes takes it in.")
+            return [scene for scene in scenes if scene.name in folders]
+    return list(scenes)
