@@ -149,17 +149,19 @@ def test_frames_come_in_their_order_and_as_often_as_asked(frames: list[Frame], t
     assert_array_equal(cached_images([frames[i] for i in order], SIZE_HW, tmp_path / "cache"), images[order])
 
 
-def test_a_photo_that_changes_is_decoded_again(frames: list[Frame], tmp_path: Path):
-    cached_images(frames, SIZE_HW, tmp_path / "cache")
-    path = frames[2].image.path
-    turned = bytearray(path.read_bytes())
-    with Image.open(path) as image:
-        ImageOps.flip(image).save(path)
-    path.write_bytes(path.read_bytes()[: len(turned)].ljust(len(turned), b"\0"))  # of the same size as before
-    assert_array_equal(cached_images(frames, SIZE_HW, tmp_path / "cache"), expected_images(frames))
+def test_a_photo_that_changes_is_decoded_again(tmp_path: Path):
+    path = tmp_path / "photo.ppm"  # not packed, so every photo has the same number of bytes
+    write_photo(path, seed=0)
+    before = cached_images([frame_of(path)], SIZE_HW, tmp_path / "cache")
+    changed_ns = path.stat().st_mtime_ns
+    write_photo(path, seed=1)
+    os.utime(path, ns=(changed_ns, changed_ns + 1_000_000))
+    after = cached_images([frame_of(path)], SIZE_HW, tmp_path / "cache")
+    assert (after != before).any()
+    assert_array_equal(after, expected_images([frame_of(path)]))
 
 
-def test_photos_of_the_same_names_in_another_place_are_others(frames: list[Frame], tmp_path: Path):
+def test_photos_of_the_same_names_in_another_place_are_others(tmp_path: Path):
     here, there = tmp_path / "here" / "photo.ppm", tmp_path / "there" / "photo.ppm"  # unpacked: same size, same time
     for seed, path in enumerate([here, there]):
         write_photo(path, seed)
@@ -258,7 +260,7 @@ def test_a_place_that_cannot_be_written_to_is_named(frames: list[Frame], tmp_pat
 PROGRAM = """
 import resource, sys
 from pathlib import Path
-from relograph.errors import DatasetError
+from relograph.errors import RelographError
 from relograph.geometry import Pose
 from relograph.scenes import Frame, cached_images
 from relograph.scenes.frame import FileSource
@@ -269,7 +271,7 @@ if __name__ == "__main__":
     frames = [Frame(f"{i}.png", Pose.identity(), FileSource(photo)) for i in range(num_frames)]
     try:
         cached_images(frames, (48, 64), cache)
-    except DatasetError as error:
+    except RelographError as error:
         print(error)
 """
 
@@ -289,24 +291,39 @@ def test_a_disk_without_room_is_one_line_and_leaves_nothing_behind(frames: list[
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-def test_a_kill_takes_the_workers_along_and_the_next_run_clears_up(frames: list[Frame], tmp_path: Path):
-    photo = frames[0].image.path
-    process = start(tmp_path, photo, num_frames=10 * PHOTOS_WORTH_PROCESSES, max_bytes=-1)
+def workers_of(process: subprocess.Popen[str], cache: Path) -> list[int]:
+    """The processes that decode for another one, once they are at work."""
     until = time.monotonic() + 60
-    # Bytes other than zero in the file show that a worker is at work.
-    while not any(np.fromfile(path, np.uint8, count=2**20).any() for path in tmp_path.glob("cache/*")):
+    # Bytes other than zero in the file show it.
+    while not any(np.fromfile(path, np.uint8, count=2**20).any() for path in cache.glob("*")):
         assert time.monotonic() < until
-        time.sleep(0.1)
-    children = children_of(process.pid)
-    assert len(children) >= 2
-    process.send_signal(signal.SIGKILL)
+        time.sleep(0.05)
+    return children_of(process.pid)
+
+
+def test_a_kill_takes_the_workers_along_and_the_next_run_clears_up(frames: list[Frame], tmp_path: Path):
+    process = start(tmp_path, frames[0].image.path, num_frames=10 * PHOTOS_WORTH_PROCESSES, max_bytes=-1)
+    workers = workers_of(process, tmp_path / "cache")
+    assert len(workers) >= 2
+    process.kill()
     process.communicate()
-    while any(Path(f"/proc/{child}").exists() for child in children):
+    until = time.monotonic() + 60
+    while any(Path(f"/proc/{worker}").exists() for worker in workers):
         assert time.monotonic() < until
-        time.sleep(0.1)
+        time.sleep(0.05)
     assert "partial" in only_file(tmp_path / "cache").name
     cached_images(frames, SIZE_HW, tmp_path / "cache")
     assert "partial" not in only_file(tmp_path / "cache").name
+
+
+def test_a_killed_worker_is_told_and_leaves_nothing_behind(frames: list[Frame], tmp_path: Path):
+    process = start(tmp_path, frames[0].image.path, num_frames=10 * PHOTOS_WORTH_PROCESSES, max_bytes=-1)
+    for worker in workers_of(process, tmp_path / "cache"):
+        os.kill(worker, signal.SIGKILL)
+    output, _ = process.communicate()
+    assert output.startswith("expected every process that decodes photos to finish, found one ended from outside")
+    assert output.count("\n") == 1
+    assert list((tmp_path / "cache").iterdir()) == []
 
 
 def children_of(pid: int) -> list[int]:
