@@ -5,7 +5,15 @@ Names are imported when they are first used, so `import relograph` costs nothing
 
 from typing import TYPE_CHECKING
 
-from relograph.errors import ConfigError, DatasetError, GeometryError, MissingExtraError, RelographError
+from relograph.errors import (
+    CheckpointError,
+    ConfigError,
+    DatasetError,
+    GeometryError,
+    MissingExtraError,
+    RelographError,
+    TrainingError,
+)
 
 if TYPE_CHECKING:
     from relograph.geometry import Camera, Pose
@@ -17,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Camera",
+    "CheckpointError",
     "ConfigError",
     "DatasetError",
     "Frame",
@@ -25,6 +34,7 @@ __all__ = [
     "Pose",
     "RelographError",
     "Scene",
+    "TrainingError",
     "__version__",
     "convert",
     "open_scene",

@@ -82,7 +82,7 @@ class GraphBatch:
 def gather_graphs(frames: PosedImages, rows: Int[Tensor, "B N"]) -> GraphBatch:
     """The graphs whose nodes are the given rows; -1 is a node that is not there."""
     there = rows >= 0
-    safe = rows.clamp_min(0)
+    safe = torch.where(there, rows, rows[:, :1])  # batch norm sees padding too, so it shows the query once more
     pixels = frames.images[safe.to(frames.images.device)].to(rows.device, non_blocking=True)
     return GraphBatch(
         images=pixels,

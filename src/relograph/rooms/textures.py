@@ -5,7 +5,8 @@ computed on whatever device is asked for, so a seed means the same textures ever
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -367,6 +368,17 @@ def check_seed(seed: int) -> None:
         raise ConfigError(f"a seed must be a whole number from 0 to 2^31 - 1, got {seed}.")
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch on one thread: tiles are small, and many threads on busy cores wait for each other for minutes."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def make_atlas(
     seed: int,
     *,
@@ -379,7 +391,7 @@ def make_atlas(
     device = torch.device(device)
     tiles_rgb: list[Tensor] = []
     range_by_family: dict[str, range] = {}
-    with progress.task("making textures", total=sum(FAMILY_SIZES.values())) as advance:
+    with one_thread(), progress.task("making textures", total=sum(FAMILY_SIZES.values())) as advance:
         for family_idx, (family, size) in enumerate(FAMILY_SIZES.items()):
             generator = torch.Generator().manual_seed(seed * 1_000_003 + family_idx)
             range_by_family[family] = range(len(tiles_rgb), len(tiles_rgb) + size)

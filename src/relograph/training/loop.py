@@ -4,7 +4,8 @@ import csv
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -125,7 +126,7 @@ def run_training(
     objective.train()
     if optim.freeze_batch_norm:
         freeze_batch_norm(objective)
-    with progress.task("training (graphs)", total=total_steps * optim.batch_size) as advance:
+    with fastest_convolutions(), progress.task("training (graphs)", total=total_steps * optim.batch_size) as advance:
         advance(state.step * optim.batch_size)
         for batch in source.batches(state.step):
             if state.step >= total_steps:
@@ -216,6 +217,17 @@ def training_loss(
         counts[0],
         counts[1],
     )
+
+
+@contextmanager
+def fastest_convolutions() -> Iterator[None]:
+    """Let cuDNN try its algorithms once for every shape: a training has few shapes and many steps."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def freeze_batch_norm(module: nn.Module) -> None:
