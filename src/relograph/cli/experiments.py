@@ -71,6 +71,9 @@ def run_command(
         typer.Option(metavar="FILE", help="Public ResNet34 weights, .safetensors or .pth, to start the encoder from."),
     ] = None,
     descriptors: DescriptorsOption = None,
+    label: Annotated[
+        str, typer.Option(metavar="WORD", help="Added to the names of results, tables and figures, such as full.")
+    ] = "",
     device: DeviceOption = "cpu",
     cache: CacheOption = None,
 ) -> None:
@@ -95,6 +98,7 @@ def run_command(
             init=init,
             encoder_weights=encoder_weights,
             descriptors=descriptors,
+            label=label,
             device=compute_device(device).kind,
         ),
         cache=cache or default_cache(),
@@ -102,3 +106,32 @@ def run_command(
         warn=lambda note: typer.echo(printable(f"warning: {note}"), err=True),
         progress=TerminalProgress(),
     )
+
+
+@app.command("report")
+def report_command(
+    results: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the experiments' results.")] = Path(
+        "results/experiments"
+    ),
+    docs: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder of the documents; the README lies beside it.")
+    ] = Path("docs"),
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing, and fail where a document differs from the results.")
+    ] = False,
+    latex: Annotated[
+        Path | None, typer.Option(metavar="FILE.tex", help="Write all tables in LaTeX to this file, too.")
+    ] = None,
+) -> None:
+    """Write docs/results.md and the README's tables from committed results."""
+    from relograph.evaluation.experiment_report import latex_page, read_results, write_report
+    from relograph.evaluation.writing import write_whole
+
+    changed = write_report(results, docs, check=check)
+    for path in changed:
+        typer.echo(printable(f"{path}: written."))
+    if not changed:
+        typer.echo("The documents say what the results say.")
+    if latex is not None:
+        write_whole(latex, latex_page(read_results(results)).encode())
+        typer.echo(printable(str(latex)))

@@ -1,13 +1,33 @@
-"""From committed results to documents: docs/results.md and the blocks of figures in the README."""
+"""From committed results to documents: docs/results.md and the blocks of numbers in the README.
 
-from collections.abc import Mapping
+A file of results may have remarks beside it, written by people: `table1.md` beside `table1.json` is printed below the
+tables of that file.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from relograph.errors import DatasetError
 from relograph.evaluation.experiments import EXPERIMENTS
-from relograph.evaluation.metrics import SceneScore
+from relograph.evaluation.metrics import SceneScore, average
 from relograph.evaluation.paper_numbers import paper_numbers
-from relograph.evaluation.tables import MethodRow, ResultsTable, results_table, rounds_table, summary_table
+from relograph.evaluation.tables import (
+    MethodRow,
+    ResultsTable,
+    bibtex,
+    markdown_references,
+    results_table,
+    rounds_table,
+    summary_table,
+)
+from relograph.evaluation.writing import write_whole
+
+NOTHING_YET = "No results are committed yet; `relograph experiments run all` makes them."
 
 
 @dataclass(frozen=True)
@@ -18,51 +38,287 @@ class NamedTable:
     table: ResultsTable
 
 
-def setting_of(metadata: Mapping[str, Any]) -> str:
-    """What the networks of an experiment have in common."""
-    height, width = metadata["image_size_hw"]
-    return f"C = {metadata['channels']}, images {height}x{width}"
+@dataclass(frozen=True)
+class ResultsFile:
+    """What an experiment wrote, as it was committed."""
+
+    name: str
+    metadata: Mapping[str, Any]
+    results: Sequence[Mapping[str, Any]]
+    remarks: str = ""
+
+    @property
+    def setting(self) -> str:
+        """What the networks have in common."""
+        height, width = self.metadata["image_size_hw"]
+        return f"C = {self.metadata['channels']}, images {height}x{width}"
 
 
-def tables_of(document: Mapping[str, Any]) -> list[NamedTable]:
+def read_results(folder: Path) -> list[ResultsFile]:
+    """The files of results in a folder, in the order of the experiments and then of their names."""
+    return sorted((read_result(path) for path in folder.glob("*.json")), key=_place)
+
+
+def read_result(path: Path) -> ResultsFile:
+    """One file of results, and the remarks beside it."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        metadata, results = document["metadata"], document["results"]
+        known = metadata["experiment"] in EXPERIMENTS
+    except (ValueError, KeyError, TypeError):
+        known = False
+    if not known:
+        raise DatasetError(
+            f"{path}: expected what `relograph experiments run` wrote, found something else. Move the file elsewhere, "
+            "or run the experiment again."
+        )
+    beside = path.with_suffix(".md")
+    return ResultsFile(path.stem, metadata, results, beside.read_text(encoding="utf-8") if beside.exists() else "")
+
+
+def _place(file: ResultsFile) -> tuple[int, str]:
+    return list(EXPERIMENTS).index(file.metadata["experiment"]), file.name
+
+
+# Tables
+
+
+def tables_of(file: ResultsFile) -> list[NamedTable]:
     """The tables of a file of results, with the paper's rows where it has some."""
-    metadata, results = document["metadata"], document["results"]
-    experiment = EXPERIMENTS[metadata["experiment"]]
-    dataset, setting = metadata["dataset"], setting_of(metadata)
+    experiment, dataset = EXPERIMENTS[file.metadata["experiment"]], file.metadata["dataset"]
     if experiment.name == "rounds":
-        losses = {(row["rounds_in_training"], row["rounds_at_test"]): row["loss"] for row in results}
-        scene = results[0]["scene"]
-        table = rounds_table(experiment.title, losses, dataset=dataset, scene=scene, setting=setting)
-        return [NamedTable(experiment.name, table)]
-    rows = method_rows(document)
+        losses = {(row["rounds_in_training"], row["rounds_at_test"]): row["loss"] for row in file.results}
+        scene = file.results[0]["scene"]
+        table = rounds_table(experiment.title, losses, dataset=dataset, scene=scene, setting=file.setting)
+        return [NamedTable(file.name, table)]
+    rows = method_rows(file)
     if not rows:
         return []
     published = paper_numbers().tables[experiment.published] if experiment.published else None
+    every_figure = f"{experiment.title}: all figures"
     return [
         NamedTable(
-            experiment.name,
-            results_table(experiment.title, rows, dataset=dataset, published=published, setting=setting),
+            file.name,
+            results_table(experiment.title, rows, dataset=dataset, published=published, setting=file.setting),
         ),
-        NamedTable(
-            f"{experiment.name}-summary",
-            summary_table(f"{experiment.title}: all figures", rows, dataset=dataset, setting=setting),
-        ),
+        NamedTable(f"{file.name}-summary", summary_table(every_figure, rows, dataset=dataset, setting=file.setting)),
     ]
 
 
-def method_rows(document: Mapping[str, Any]) -> list[MethodRow]:
+def method_rows(file: ResultsFile) -> list[MethodRow]:
     """The methods of a file of results, each with its scores."""
     rows: dict[str, list[Mapping[str, Any]]] = {}
-    for row in document["results"]:
+    for row in file.results:
         if "method" in row:
             rows.setdefault(row["method"], []).append(row)
     return [
         MethodRow(
             name=method,
-            scores=[SceneScore.from_row(row, where=method) for row in of_method],
+            scores=[SceneScore.from_row(row, where=file.name) for row in of_method],
             num_test_frames=of_method[0]["num_test_frames"],
             is_copy_top1=of_method[0]["is_copy_top1"],
             note=of_method[0]["note"],
         )
         for method, of_method in rows.items()
     ]
+
+
+def margins_over_copying(rows: Sequence[MethodRow]) -> list[str]:
+    """Of each method a sentence that says how much smaller its median errors are than those of copying the top-1."""
+    copying = next((row for row in rows if row.is_copy_top1), None)
+    if copying is None:
+        return []
+    copied, sentences = {score.scene: score for score in copying.scores}, []
+    for row in rows:
+        pairs = [(score, copied[score.scene]) for score in row.scores if score.scene in copied]
+        if row.is_copy_top1 or not pairs:
+            continue
+        ours, theirs = average([ours for ours, _ in pairs]), average([theirs for _, theirs in pairs])
+        better = sum(
+            ours.median_translation_error_m < theirs.median_translation_error_m
+            and ours.median_rotation_error_deg < theirs.median_rotation_error_deg
+            for ours, theirs in pairs
+        )
+        translation = _factor(theirs.median_translation_error_m, ours.median_translation_error_m)
+        rotation = _factor(theirs.median_rotation_error_deg, ours.median_rotation_error_deg)
+        sentences.append(
+            f"{row.name}: {translation} in translation and {rotation} in rotation on average, and better in both on "
+            f"{better} of {len(pairs)} scenes."
+        )
+    return sentences
+
+
+def _factor(before: float, after: float) -> str:
+    return f"{before / after:.2f}x" if math.isfinite(before) and math.isfinite(after) and after > 0 else "–"
+
+
+# Pages
+
+
+def results_page(files: Sequence[ResultsFile], *, images: str = "images") -> str:
+    """docs/results.md: every committed experiment, in Markdown."""
+    parts = [
+        "# Results",
+        "Written by `relograph experiments report` from the files in `results/experiments/`: edit those, not this. "
+        "Errors are medians over the test queries of a scene; an average is the mean over scenes. Every table begins "
+        "with copying the pose of the most similar reference image. Published numbers were not measured here.",
+    ]
+    if not files:
+        return "\n\n".join([*parts, NOTHING_YET]) + "\n"
+    citations: list[str] = []
+    for file in files:
+        experiment = EXPERIMENTS[file.metadata["experiment"]]
+        parts.append(f"## {experiment.title}: {file.metadata['dataset']}, {file.setting}")
+        parts.append(f"`{experiment.name}`: {experiment.about}. {_how(file.metadata)}")
+        for named in tables_of(file):
+            parts.append(named.table.markdown(references=False).strip())
+            citations += named.table.citations
+        margins = margins_over_copying(method_rows(file))
+        if margins:
+            parts.append("How many times smaller the median errors are than those of copying the top-1:")
+            parts.append("\n".join(f"- {sentence}" for sentence in margins))
+        if file.remarks:
+            parts.append(file.remarks.strip())
+        for figure in file.metadata["figures"]:
+            caption = figure["caption"]
+            parts.append(f"![{caption}]({images}/{figure['file']})\n\n*{caption} Drawn by the command above.*")
+    parts += ["## Trainings", _trainings(files)]
+    if citations:
+        parts += ["## References", markdown_references(citations)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _how(metadata: Mapping[str, Any]) -> str:
+    """Where the numbers came from, in a sentence."""
+    jobs = metadata["jobs"]
+    minutes = sum(job["training_seconds"] for job in jobs) / 60
+    commit = (metadata["git_commit"] or "unknown")[:7]
+    return (
+        f"{len(jobs)} training{'s' if len(jobs) != 1 else ''}, {minutes:.1f} minutes, on {metadata['device_name']} "
+        f"with torch {metadata['torch']}, commit {commit}: `{metadata['command']}`"
+    )
+
+
+def _trainings(files: Sequence[ResultsFile]) -> str:
+    """Every training once."""
+    jobs = {job["key"]: (file, job) for file in files for job in file.metadata["jobs"]}
+    lines = [
+        "| Training | Setting | Scenes | Graphs | Seconds | Validation loss | Edges across the jump | Weights |",
+        "| :--- | :---: | :---: | ---: | ---: | ---: | ---: | :---: |",
+    ]
+    for file, job in jobs.values():
+        jump, validation = job["share_of_edges_across_the_jump"], job["best_validation"]
+        cells = (
+            job["name"],
+            file.setting,
+            str(len(job["scenes"])),
+            f"{job['num_graphs']:,}",
+            f"{job['training_seconds']:.0f}",
+            "–" if validation is None else f"{validation:.3f}",
+            "–" if jump is None else f"{100 * jump:.2f} %",
+            f"`{job['checkpoint_sha256'][:12]}`",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    about = (
+        "A graph of PoseNet and AtLoc is one image. Edges across the jump are those whose world target takes the long "
+        "way round. Weights are named by their SHA-256."
+    )
+    return "\n".join(lines) + f"\n\n{about}"
+
+
+def latex_page(files: Sequence[ResultsFile]) -> str:
+    """All tables in LaTeX, and below them the works that they cite."""
+    tables = [named for file in files for named in tables_of(file)]
+    citations = [key for named in tables for key in named.table.citations]
+    entries = "\n".join(f"% {line}".rstrip() for line in bibtex(citations).splitlines()) if citations else ""
+    return "\n".join([*(named.table.latex(f"tab:{named.name}") for named in tables), entries]).strip() + "\n"
+
+
+def results_block(files: Sequence[ResultsFile]) -> str:
+    """What the README says about results: the seen scenes, without published rows."""
+    parts = []
+    for file in files:
+        if file.metadata["experiment"] not in ("table1", "table3"):
+            continue
+        rows, experiment = method_rows(file), EXPERIMENTS[file.metadata["experiment"]]
+        table = results_table(experiment.title, rows, dataset=file.metadata["dataset"], setting=file.setting)
+        parts += [table.markdown(references=False).strip(), _how(file.metadata)]
+    return "\n\n".join(parts) if parts else NOTHING_YET
+
+
+def rooms_block(results: Path) -> str:
+    """How fast rooms are rendered."""
+    from relograph.rooms.benchmark import benchmark_table
+
+    return _benchmarks(results, "rooms", lambda document: benchmark_table(document["results"]))
+
+
+def network_block(results: Path) -> str:
+    """How fast the paper's network trains and answers."""
+    from relograph.training.benchmark import network_table
+
+    return _benchmarks(
+        results,
+        "network",
+        lambda document: network_table(document["results"], document["metadata"]["measured_bf16_teraflops"]),
+    )
+
+
+def _benchmarks(results: Path, kind: str, table: Callable[[Mapping[str, Any]], str]) -> str:
+    parts = []
+    for path in sorted(results.glob(f"{kind}_*.json"), reverse=True):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        metadata = document["metadata"]
+        parts.append(
+            f"{metadata['device_name']}, {metadata['num_cores']} cores, torch {metadata['torch']}, commit "
+            f"{metadata['git_commit'][:7]}: `{metadata['command']}`\n\n{table(document)}"
+        )
+    return "\n\n".join(parts)
+
+
+def filled(text: str, block_by_name: Mapping[str, Callable[[], str]]) -> str:
+    """A document with the blocks between `<!-- NAME begins -->` and `<!-- NAME ends -->` written anew."""
+    for name, block in block_by_name.items():
+        begins, ends = f"<!-- {name} begins -->", f"<!-- {name} ends -->"
+        between = re.compile(f"{re.escape(begins)}.*?{re.escape(ends)}", flags=re.DOTALL)
+        if between.search(text):
+            content = f"{begins}\n\n{block()}\n\n{ends}"
+            text = between.sub(lambda _, content=content: content, text)  # type: ignore[misc]  # a default that mypy cannot infer
+    return text
+
+
+def documents(results: Path, docs: Path) -> dict[Path, str]:
+    """What docs/results.md and the README should say, by their paths; `results` is the folder of the experiments."""
+    files = read_results(results)
+    readme = docs.parent / "README.md"
+    blocks = {
+        "results": lambda: results_block(files),
+        "rooms-benchmark": lambda: rooms_block(results.parent),
+        "network-benchmark": lambda: network_block(results.parent),
+    }
+    try:
+        text = readme.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise DatasetError(
+            f"{readme}: expected the README beside {docs}, found none. Run the command in the repository's folder, or "
+            "name its docs folder with --docs."
+        ) from None
+    return {docs / "results.md": results_page(files), readme: filled(text, blocks)}
+
+
+def write_report(results: Path, docs: Path, *, check: bool = False) -> list[Path]:
+    """Write the documents anew, or with `check` only see that they say what the results say."""
+    wanted = documents(results, docs)
+    changed = [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    if check and changed:
+        raise DatasetError(
+            f"{_listed(changed)}: expected what the files in {results} say, found another text. Run: relograph "
+            "experiments report"
+        )
+    for path in changed:
+        write_whole(path, wanted[path].encode())
+    return changed
+
+
+def _listed(paths: Iterable[Path]) -> str:
+    return ", ".join(str(path) for path in paths)

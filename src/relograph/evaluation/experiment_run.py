@@ -1,12 +1,15 @@
 """`relograph experiments run`: from a folder of scenes to results."""
 
-from collections.abc import Callable, Sequence
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from relograph.configuration import with_overrides
 from relograph.errors import DatasetError
-from relograph.evaluation.experiment_runner import Provenance, Runner, command_without_paths
+from relograph.evaluation.experiment_results import Provenance, carry_out
+from relograph.evaluation.experiment_sweep import Sweep
 from relograph.evaluation.experiments import Plan, experiments_called
 from relograph.evaluation.paper_numbers import paper_numbers
 from relograph.graphs import Target
@@ -35,6 +38,8 @@ class SweepOptions:
     init: Path | None = None
     encoder_weights: Path | None = None
     descriptors: Path | None = None
+    label: str = ""
+    """Added to the names of results, so that two sweeps can stand side by side."""
     device: str = "cpu"
 
 
@@ -84,20 +89,14 @@ def run_experiments(
         warn(note)
     paths = {root: "$DATA", output: "$OUTPUT", cache: "$CACHE", options.init: "$INIT"}
     paths |= {options.encoder_weights: "$WEIGHTS", options.descriptors: "$DESCRIPTORS"}
-    runner = Runner(
-        plan=plan,
-        workbench=workbench,
-        folder=output,
-        provenance=Provenance(
-            dataset=dataset,
-            preset=options.preset,
-            command=command_without_paths({str(path): name for path, name in paths.items() if path is not None}),
-            device=options.device,
-        ),
-        progress=progress,
-        say=say,
+    sweep = Sweep(plan=plan, workbench=workbench, folder=output, device=options.device, progress=progress, say=say)
+    provenance = Provenance(
+        dataset=dataset,
+        preset=options.preset,
+        command=command_without_paths({str(path): name for path, name in paths.items() if path is not None}),
+        label=options.label,
     )
-    return runner.run(experiments)
+    return carry_out(experiments, sweep, provenance)
 
 
 def recognised_dataset(root: Path, scenes: Sequence[Scene]) -> str:
@@ -122,3 +121,17 @@ def those_of_the_paper(scenes: Sequence[Scene], dataset: str, warn: Callable[[st
                 warn(f"{', '.join(left_out)} is not in the paper's tables and is left out; --scenes takes it in.")
             return [scene for scene in scenes if scene.name in folders]
     return list(scenes)
+
+
+def command_without_paths(names_by_path: Mapping[str, str]) -> str:
+    """The command that is running, with a name such as `$DATA` in the place of each of those paths."""
+    words = [Path(sys.argv[0]).name]
+    for word in sys.argv[1:]:
+        option, equals, value = word.partition("=")
+        if word in names_by_path:
+            words.append(names_by_path[word])
+        elif equals and value in names_by_path:
+            words.append(f"{option}={names_by_path[value]}")
+        else:
+            words.append(shlex.quote(word))
+    return " ".join(words)

@@ -1,7 +1,7 @@
 """The paper's experiments: which networks are trained on which scenes, and which rows their answers become.
 
-Everything here is a plan; `experiment_runner` carries it out. A training that several experiments need is the same
-`Job` in all of them and is done once.
+Everything here is a plan; `experiment_sweep` and `experiment_results` carry it out. A training that several
+experiments need is the same `Job` in all of them and is done once.
 """
 
 import difflib
