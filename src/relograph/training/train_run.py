@@ -10,12 +10,7 @@ from relograph.scenes import open_scenes
 from relograph.training.config import TrainConfig
 from relograph.training.loop import make_fabric, read_log
 from relograph.training.running import pretrain, save_retriever, train_on_scenes
-from relograph.training.workbench import (
-    claim_run_folder,
-    set_up_workbench,
-    start_from,
-    what_to_know,
-)
+from relograph.training.workbench import claim_run_folder, retriever_of, set_up_workbench, start_from, what_to_know
 
 
 @dataclass(frozen=True)
@@ -66,7 +61,7 @@ def train_run(
             warn(note)
         if workbench.retriever is not None:
             save_retriever(workbench.retriever, output / "retriever")
-    train_on_scenes(
+    trained = train_on_scenes(
         config,
         workbench.data,
         names,
@@ -76,6 +71,8 @@ def train_run(
         encoder=start.encoder,
         progress=progress,
     )
+    if config.retrieval.loss != "none" and fabric.is_global_zero:
+        save_retriever(retriever_of(trained, workbench), output / "retriever")
     return _finished(output, is_first_process=fabric.is_global_zero)
 
 

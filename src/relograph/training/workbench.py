@@ -16,14 +16,14 @@ from torch import Tensor
 from relograph.configuration import config_to_dict
 from relograph.errors import CheckpointError, ConfigError
 from relograph.models import ResNet, build_model
-from relograph.models.checkpoint import load_checkpoint, load_encoder_weights
+from relograph.models.checkpoint import load_checkpoint, load_encoder_weights, load_into
 from relograph.models.retriever import Retriever
 from relograph.progress import SILENT, Progress
 from relograph.retrieval import read_descriptors
 from relograph.scenes import Scene
 from relograph.training.config import TrainConfig
 from relograph.training.data import RelocalizationData, load_data
-from relograph.training.running import load_retriever, make_retriever
+from relograph.training.running import WHITENING_IMAGES, Trained, load_retriever, make_retriever
 
 SHARE_OF_GPU_FOR_IMAGES = 0.6
 
@@ -113,6 +113,23 @@ def set_up_workbench(
         retrieval = f"NetVLAD on {start.fingerprint}, {json.dumps(config_to_dict(config.retrieval))}"
     described = retriever.describe(data.frames.images, progress=progress)
     return Workbench(data, described, retriever, start, retrieval)
+
+
+def retriever_of(trained: Trained, workbench: Workbench) -> Retriever:
+    """NetVLAD as it was trained along with a network, on that network's encoder, whitened on its training images."""
+    config, data = trained.config.retrieval, workbench.data
+    retriever = Retriever(trained.model.encoder, num_clusters=config.num_clusters, image_height=config.image_height)
+    where = trained.folder / "best"
+    tensors = load_checkpoint(where).tensors
+    netvlad = {name.removeprefix("netvlad."): tensor for name, tensor in tensors.items() if name.startswith("netvlad.")}
+    load_into(retriever.netvlad, netvlad, where=str(where))
+    retriever = retriever.to(data.is_test.device)
+    rows = data.train_rows(trained.scene_names)
+    rows = rows[torch.linspace(0, len(rows) - 1, min(WHITENING_IMAGES, len(rows)), device=rows.device).long()]
+    dim = min(config.descriptor_dim, len(rows) - 1, retriever.netvlad.descriptor_dim)
+    if dim > 0:
+        retriever.whiten(data.frames.images[rows.to(data.frames.images.device)], dim)
+    return retriever
 
 
 def fits_beside_a_training(images: Tensor, device: torch.device) -> bool:
