@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ def order_of_epoch(count: int, seed: int, epoch: int) -> Int[Tensor, "count"]:
     return torch.randperm(count, generator=generator_for(seed, ORDER, epoch))
 
 
+@runtime_checkable  # the tests check every argument's type while they run
 class GraphSource(Protocol):
     """An endless supply of batches, the same ones whenever it is asked again."""
 
