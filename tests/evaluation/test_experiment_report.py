@@ -1,0 +1,178 @@
+"""From files of results to docs/results.md and the README."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relograph.errors import DatasetError
+from relograph.evaluation import MethodRow, SceneScore
+from relograph.evaluation.experiment_report import (
+    filled,
+    latex_page,
+    margins_over_copying,
+    read_results,
+    write_report,
+)
+
+
+def score(scene: str, metres: float, degrees: float) -> SceneScore:
+    return SceneScore(
+        scene=scene,
+        num_queries=10,
+        num_not_localized=0,
+        median_translation_error_m=metres,
+        mean_translation_error_m=metres,
+        median_rotation_error_deg=degrees,
+        mean_rotation_error_deg=degrees,
+        recall_5cm_5deg=0.0,
+        recall_10cm_5deg=0.0,
+        recall_25cm_10deg=0.5,
+    )
+
+
+COPYING = [score("room-1", 0.2, 8.0), score("room-2", 0.4, 4.0)]
+OURS = [score("room-1", 0.1, 2.0), score("room-2", 0.2, 4.0)]
+"""Half the metres everywhere; in the second room the degrees are the same."""
+
+
+def result_rows(method: str, scores: list[SceneScore], *, copies: bool) -> list[dict[str, object]]:
+    about = {"method": method, "num_test_frames": 1, "is_copy_top1": copies, "note": ""}
+    return [{**about, **scene_score.as_row()} for scene_score in scores]
+
+
+def write_results(folder: Path, name: str, results: list[dict[str, object]], **metadata: Any) -> None:
+    job = {
+        "name": "ours-camera",
+        "key": "1f0c9a3b2e",
+        "scenes": ["room-1", "room-2"],
+        "num_graphs": 64000,
+        "training_seconds": 90.0,
+        "best_validation": 0.25,
+        "share_of_edges_across_the_jump": 0.0123,
+        "checkpoint_sha256": "9be1" * 16,
+    }
+    about = {
+        "experiment": name.split("-")[0],
+        "dataset": "SevenRooms",
+        "channels": 512,
+        "image_size_hw": [128, 171],
+        "jobs": [job],
+        "figures": [],
+        "device_name": "Testing Device",
+        "torch": "2.11.0",
+        "git_commit": "3f1c2abdead",
+        "command": f"relograph experiments run {name} --data $DATA",
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    document = {"metadata": {**about, **metadata}, "results": results}
+    (folder / f"{name}.json").write_text(json.dumps(document))
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A README with a block for results, and results of two experiments."""
+    (tmp_path / "docs").mkdir()
+    readme = "# Title\n\n<!-- results begins -->\nold\n<!-- results ends -->\n\nThe end.\n"
+    (tmp_path / "README.md").write_text(readme)
+    rows = [
+        *result_rows("NetVLAD (copy top-1)", COPYING, copies=True),
+        *result_rows("RelPoseGNN, camera target", OURS, copies=False),
+    ]
+    results = tmp_path / "results" / "experiments"
+    write_results(results, "table1", rows, figures=[{"file": "table1-errors.png", "caption": "Errors."}])
+    losses = [{"scene": "room-2", "rounds_in_training": 2, "rounds_at_test": r, "loss": -2.0 - r} for r in (1, 2)]
+    write_results(results, "rounds", losses)
+    return tmp_path
+
+
+def report(repository: Path, **options: bool) -> list[Path]:
+    return write_report(repository / "results" / "experiments", repository / "docs", **options)
+
+
+def test_the_page_has_our_rows_the_papers_rows_and_where_they_came_from(repository: Path):
+    report(repository)
+    page = (repository / "docs" / "results.md").read_text()
+    assert "## Scenes seen in training: SevenRooms, C = 512, images 128x171" in page
+    assert "| RelPoseGNN, camera target | 1 | **0.10 m** / **2.0°** | **0.20 m** / **4.0°** |" in page
+    assert "Published on 7-Scenes, cited from Turkoglu et al. 2021 (Table 1); not measured here." in page
+    assert "1 training, 1.5 minutes, on Testing Device with torch 2.11.0, commit 3f1c2ab: `relograph exp" in page
+    assert "![Errors.](images/table1-errors.png)" in page
+    assert "| R = 2 | -3.00 | **-4.00** |" in page
+    assert page.index("## Scenes seen in training") < page.index("## Rounds of message passing")
+    assert "| ours-camera | C = 512, images 128x171 | 2 | 64,000 | 90 | 0.250 | 1.23 % | `9be19be19be1` |" in page
+    assert page.count("| ours-camera |") == 1  # both experiments used it
+
+
+def test_the_readme_gets_the_seen_scenes_between_its_markers_and_nothing_else(repository: Path):
+    report(repository)
+    readme = (repository / "README.md").read_text()
+    assert readme.startswith("# Title\n\n<!-- results begins -->\n\n**Scenes seen in training**")
+    assert readme.endswith("<!-- results ends -->\n\nThe end.\n")
+    assert "| NetVLAD (copy top-1) | 1 | 0.20 m / 8.0° | 0.40 m / **4.0°** | 0.30 m / 6.0° |" in readme
+    assert "Published" not in readme
+    assert "old" not in readme
+
+
+def test_a_second_report_changes_nothing(repository: Path):
+    assert len(report(repository)) == 2
+    assert report(repository) == []
+    assert report(repository, check=True) == []
+
+
+def test_a_document_that_differs_from_the_results_is_told(repository: Path):
+    report(repository)
+    readme = repository / "README.md"
+    readme.write_text(readme.read_text().replace("0.10 m", "0.01 m"))
+    with pytest.raises(DatasetError, match=r"README\.md: expected what the files in .* say, found another text"):
+        report(repository, check=True)
+    assert "0.01 m" in readme.read_text()
+
+
+def test_remarks_beside_the_results_stand_below_their_table(repository: Path):
+    (repository / "results" / "experiments" / "rounds.md").write_text("More rounds do not help here.\n")
+    report(repository)
+    page = (repository / "docs" / "results.md").read_text()
+    assert page.index("| R = 2 | -3.00") < page.index("More rounds do not help here.") < page.index("## Trainings")
+
+
+def test_two_sweeps_of_one_experiment_stand_one_below_the_other(repository: Path):
+    rows = result_rows("NetVLAD (copy top-1)", COPYING, copies=True)
+    write_results(repository / "results" / "experiments", "table1-full", rows, channels=2048)
+    report(repository)
+    page = (repository / "docs" / "results.md").read_text()
+    assert page.index("SevenRooms, C = 512") < page.index("SevenRooms, C = 2048") < page.index("## Rounds")
+
+
+def test_margins_are_ratios_of_averages_and_count_scenes_that_are_better_in_both():
+    rows = [
+        MethodRow(name="copy", scores=COPYING, is_copy_top1=True),
+        MethodRow(name="ours", scores=OURS),
+    ]
+    # 0.3 m over 0.15 m, and 6 degrees over 3.
+    assert margins_over_copying(rows) == [
+        "ours: 2.00x in translation and 2.00x in rotation on average, and better in both on 1 of 2 scenes."
+    ]
+
+
+def test_all_tables_come_in_latex_with_what_they_cite(repository: Path):
+    page = latex_page(read_results(repository / "results" / "experiments"))
+    assert page.count(r"\begin{table*}") == 3
+    assert r"\label{tab:table1-summary}" in page
+    assert "% @inproceedings{turkoglu2021visual," in page
+
+
+def test_a_file_that_is_no_result_is_named(repository: Path):
+    (repository / "results" / "experiments" / "notes.json").write_text('{"metadata": {}}')
+    with pytest.raises(DatasetError, match=r"notes\.json: expected what `relograph experiments run` wrote"):
+        report(repository)
+
+
+def test_a_document_without_markers_stays_as_it_is():
+    assert filled("# Title\n", {"results": lambda: "numbers"}) == "# Title\n"
+
+
+def test_without_a_readme_the_folder_is_said_to_be_wrong(tmp_path: Path):
+    with pytest.raises(DatasetError, match="expected the README beside"):
+        write_report(tmp_path / "results", tmp_path / "docs")
