@@ -39,9 +39,10 @@ def make_fabric(device: str = "cpu", precision: str = "float32") -> "Fabric":
         raise MissingExtraError("lightning", "train", "training") from error
     processes_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     processes = int(os.environ.get("WORLD_SIZE", "1"))
+    kind, _, index = device.partition(":")
     fabric = Fabric(
-        accelerator="cuda" if device.startswith("cuda") else "cpu",
-        devices=processes_here,
+        accelerator=kind,
+        devices=[int(index)] if index else processes_here,
         num_nodes=processes // processes_here,
         # A network of one round leaves its message weights without a gradient, and DDP must be told to expect that.
         strategy="ddp_find_unused_parameters_true" if processes > 1 else "auto",
