@@ -24,8 +24,22 @@ def test_every_experiment_is_listed_with_what_it_does():
 def test_a_sweep_becomes_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     write_seven_scenes_root(Path("seven"), ("chess", "heads"), num_frames=4)
-    words = "run aggregation --data seven --preset tiny --output sweep --cache cache --set optim.epochs=1".split()
-    done = invoke(*words, "--target", "world", "--label", "small", "--dataset", "sevenrooms")
+    settings = ("--preset", "tiny", "--set", "optim.epochs=1", "--output", "sweep", "--cache", "cache")
+        "run",
+        "aggregation",
+        "--data",
+        "seven",
+        "--preset",
+        "tiny",
+        "--output",
+        "sweep",
+        "--cache",
+        "cache",
+        "--set",
+        "optim.epochs=1",
+    ]
+    named = ("--target", "world", "--label", "small", "--dataset", "sevenrooms")
+    done = invoke("run", "aggregation", "--data", "seven", *settings, *named)
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[-1] == "aggregation: sweep/results/aggregation-small.json"
     metadata = json.loads(Path("sweep/results/aggregation-small.json").read_text())["metadata"]

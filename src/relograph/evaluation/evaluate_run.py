@@ -87,6 +87,7 @@ def evaluate_run(
     if output is not None:
         write_predictions(output, predictions, metadata={"method": name, "command": command_line()})
     height, width = data.frames.images.shape[1:3]
+    trained_on = ", ".join(trained.scene_names) or "rooms without end"
     return RunEvaluation(
         predictions,
         (
@@ -99,5 +100,5 @@ def evaluate_run(
                 num_test_frames=config.graph.num_nodes if config.graph.selection == "sequence" else 1,
             ),
         ),
-        f"C = {config.model.channels}, {height}x{width}, trained on {', '.join(trained.scene_names)}",
+        f"C = {config.model.channels}, {height}x{width}, trained on {trained_on}",
     )

@@ -14,7 +14,7 @@ from relograph.evaluation.experiments import OURS, PAPER_ROUNDS, ROUNDS, Job, ro
 from relograph.evaluation.metrics import prediction_errors
 from relograph.evaluation.paper_numbers import paper_numbers
 from relograph.evaluation.plots import rounds_figure, save_figure
-from relograph.evaluation.qualitative import draw_qualitative, rank_predictions
+from relograph.evaluation.qualitative import chosen_ranks, draw_qualitative, rank_predictions
 from relograph.evaluation.saliency import draw_saliency, saliency_map
 from relograph.models import RelPoseGNN
 from relograph.training.running import fixed_loss, graph_rows
@@ -109,12 +109,14 @@ def measure_qualitative(sweep: Sweep, drawing: Drawing) -> Measured:
     results: list[dict[str, object]] = [
         {
             "scene": scene,
-            "frame": predictions.frame[row],
-            "rank": rank,
-            "translation_error_m": _finite(errors.translation_error_m[row]),
-            "rotation_error_deg": _finite(errors.rotation_error_deg[row]),
+            "frame": predictions.frame[order[rank]],
+            "which": which,
+            "rank": rank + 1,
+            "translation_error_m": _finite(errors.translation_error_m[order[rank]]),
+            "rotation_error_deg": _finite(errors.rotation_error_deg[order[rank]]),
         }
-        for rank, row in enumerate(order, start=1)
+        for which, ranks in chosen_ranks(len(order)).items()
+        for rank in ranks
     ]
     caption = f"Answers in {scene}, ranked by the fixed loss: truth green, answer blue."
     return Measured(results, [Figure(path, caption)])
