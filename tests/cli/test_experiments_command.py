@@ -25,19 +25,6 @@ def test_a_sweep_becomes_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     write_seven_scenes_root(Path("seven"), ("chess", "heads"), num_frames=4)
     settings = ("--preset", "tiny", "--set", "optim.epochs=1", "--output", "sweep", "--cache", "cache")
-        "run",
-        "aggregation",
-        "--data",
-        "seven",
-        "--preset",
-        "tiny",
-        "--output",
-        "sweep",
-        "--cache",
-        "cache",
-        "--set",
-        "optim.epochs=1",
-    ]
     named = ("--target", "world", "--label", "small", "--dataset", "sevenrooms")
     done = invoke("run", "aggregation", "--data", "seven", *settings, *named)
     assert done.exit_code == 0, done.output
