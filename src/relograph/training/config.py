@@ -46,6 +46,8 @@ class GraphConfig:
     """References by similarity, at random from the scene, the frames around the query, or none."""
     stride: int = 5
     """Every so many-th of the most similar images becomes a reference."""
+    references_from: Literal["all", "map"] = "all"
+    """Training references are any training frames, or only those that are references at test time too."""
     exclude_same_sequence: bool = False
     """Leave out, in training, references from the query's own sequence."""
     edge_dropout: float = 0.5

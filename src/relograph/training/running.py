@@ -212,6 +212,8 @@ def train_on_scenes(
         copy_encoder(encoder, model.encoder)
     database = torch.zeros_like(data.is_test)
     database[train_rows] = True
+    if graph.references_from == "map":
+        database &= frames.in_map
     ranked = train_rows.new_zeros(len(train_rows), 0)
     if graph.selection == "retrieval":
         assert descriptors is not None
