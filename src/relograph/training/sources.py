@@ -13,6 +13,7 @@ from torch import Tensor
 from relograph.graphs import GraphBatch, PosedImages, gather_graphs
 from relograph.retrieval import frustum_overlap, rank_at_random, select_strided, sequence_windows
 from relograph.rooms import RoomStream, StreamConfig
+from relograph.rooms.textures import TextureAtlas
 from relograph.training.config import GraphConfig
 
 # Each use of randomness has its own stream of numbers, so that a change in one leaves the others alone.
@@ -45,7 +46,7 @@ class GraphSource(Protocol):
         ...
 
     def frame_names(self, step: int) -> list[str]:
-        """What this process sees in a step, for a message."""
+        """What all processes together see in a step, for a message."""
         ...
 
 
@@ -71,29 +72,35 @@ class SceneGraphs:
 
     def rows(self, step: int) -> Int[Tensor, "B N"]:
         """Rows of the graphs that this process sees in a step."""
+        per_process = self.batch_size // self.world_size
+        return self.rows_of_batch(step)[self.rank * per_process : (self.rank + 1) * per_process]
+
+    def rows_of_batch(self, step: int) -> Int[Tensor, "B N"]:
+        """Rows of all graphs of a step: the same ones, however many processes share them."""
         epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
         order = order_of_epoch(len(self.query_rows), self.seed, epoch)
         first = step_in_epoch * self.batch_size
         # Where an epoch asks for more queries than there are, it begins again.
-        chosen = order[torch.arange(first, first + self.batch_size) % len(order)]
-        offset = torch.randint(
-            self.config.stride, (self.batch_size,), generator=generator_for(self.seed, OFFSETS, step)
-        )
-        per_process = self.batch_size // self.world_size
-        mine = slice(self.rank * per_process, (self.rank + 1) * per_process)
-        chosen, offset = chosen[mine].to(self.ranked.device), offset[mine].to(self.ranked.device)
+        chosen = order[torch.arange(first, first + self.batch_size) % len(order)].to(self.ranked.device)
         queries = self.query_rows[chosen]
         if self.config.selection == "alone":
             return queries[:, None]
         if self.config.selection == "sequence":
-            return sequence_windows(self.frames.sequence_idx, queries, self.config.num_nodes)
+            # Among the queries: frames that are held out or tested may belong to the same sequence.
+            window = sequence_windows(self.frames.sequence_idx[self.query_rows], chosen, self.config.num_nodes)
+            return torch.where(window >= 0, self.query_rows[window], -1)
         if self.config.selection == "random":
-            generator = generator_for(self.seed + self.rank, RANDOM_REFERENCES, step, queries.device)
+            generator = generator_for(self.seed, RANDOM_REFERENCES, step, queries.device)
             references = rank_at_random(
                 queries, self.database, self.frames.scene_idx, length=self.config.num_references, generator=generator
             )
         else:
-            references = select_strided(self.ranked[chosen], self.config.num_references, self.config.stride, offset)
+            offset = torch.randint(
+                self.config.stride, (self.batch_size,), generator=generator_for(self.seed, OFFSETS, step)
+            )
+            references = select_strided(
+                self.ranked[chosen], self.config.num_references, self.config.stride, offset.to(self.ranked.device)
+            )
         return torch.cat([queries[:, None], references], dim=1)
 
     def batches(self, first_step: int) -> Iterator[GraphBatch]:
@@ -107,7 +114,7 @@ class SceneGraphs:
             step += 1
 
     def frame_names(self, step: int) -> list[str]:
-        return [self.frames.names[row] for row in self.rows(step).flatten().tolist() if row >= 0]
+        return [self.frames.names[row] for row in self.rows_of_batch(step).flatten().tolist() if row >= 0]
 
 
 @dataclass(frozen=True)
@@ -117,14 +124,19 @@ class StreamGraphs:
     config: StreamConfig
     steps_per_epoch: int
     device: torch.device
+    atlas: TextureAtlas
     rank: int = 0
     image_height: int = 0
     """Pixels that images are made smaller to; 0 keeps them as they are rendered."""
 
+    def with_homes(self, num_homes: int) -> "StreamGraphs":
+        """The same stream with other homes, and another number of them at a time."""
+        return replace(self, config=replace(self.config, num_homes=num_homes))
+
     def batches(self, first_step: int) -> Iterator[GraphBatch]:
         # After a restart other rooms come: an endless world has no need to show the same ones again.
         seed = (self.config.seed + 1_000_003 * first_step + 7919 * self.rank) % 2**31
-        stream = RoomStream(replace(self.config, seed=seed), device=self.device)
+        stream = RoomStream(replace(self.config, seed=seed), device=self.device, atlas=self.atlas)
         for batch in stream:
             images = batch.images.permute(0, 1, 3, 4, 2)
             if self.image_height:
