@@ -38,9 +38,7 @@ def rooms_command(
 @app.command("network")
 def network_command(
     device: DeviceOption = "cpu",
-    channels: Annotated[
-        int, typer.Option(min=8, help="Length C of features; the paper has 2048.")
-    ] = 2048,
+    channels: Annotated[int, typer.Option(min=8, help="Length C of features; the paper has 2048.")] = 2048,
     height: Annotated[int, typer.Option(min=32, help="Height of the images; the paper has 256.")] = 256,
     batch: Annotated[list[int] | None, typer.Option(min=1, help="Graphs in a step; may be repeated.")] = None,
     steps: Annotated[int, typer.Option(min=1, help="Training steps to measure.")] = 40,

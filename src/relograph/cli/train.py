@@ -61,7 +61,7 @@ def train_command(
             raise ConfigError(
                 f"expected no --data with --preset pretrain, found {data}. It makes its own rooms; leave --data out."
             )
-        run = pretrain_run(config, output, device=device, progress=TerminalProgress())
+        run = pretrain_run(config, output, init=init, device=device, progress=TerminalProgress())
         then = f"Start from it with: relograph train --preset rooms --data ROOT --init {output}"
     else:
         if data is None:

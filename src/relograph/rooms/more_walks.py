@@ -28,7 +28,7 @@ from relograph.rooms.walks import walk
 
 STEPS_PER_EXTRA_WALK = 1024
 # A whole number of batches in a walk: every other size of a batch would be compiled anew on a GPU.
-FRAMES_PER_BATCH = {"cuda": 256, "cpu": 8}
+FRAMES_PER_BATCH = {"cuda": 512, "cpu": 8}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ class DataConfig:
     """Pixels; the width follows from the photos' aspect."""
     extra_walks: int = 0
     """More walks through each room, rendered when training starts; for scenes made by `relograph rooms` only."""
-    extra_every: int = 4
+    extra_every: int = 2
     """Every so many-th view of such a walk is used."""
     holdout_share: float = 0.1
     """Share of its training frames that a scene with one training sequence holds out; others hold out a sequence."""

@@ -16,7 +16,7 @@ PAPER_CAMBRIDGE = replace(
 
 ROOMS = TrainConfig(
     model=ModelConfig(channels=512),
-    data=DataConfig(image_height=128, extra_walks=40),
+    data=DataConfig(image_height=128, extra_walks=20),
     graph=GraphConfig(exclude_same_sequence=True),
     optim=OptimConfig(
         learning_rate=4e-4,
@@ -35,7 +35,7 @@ ROOMS = TrainConfig(
 ROOMS_FULL = replace(
     ROOMS,
     model=ModelConfig(channels=2048),
-    data=DataConfig(image_height=256, extra_walks=40),
+    data=DataConfig(image_height=256, extra_walks=20),
     optim=replace(ROOMS.optim, learning_rate=2e-4, batch_size=32, epochs=10, steps_per_epoch=500, compile=True),
 )
 """The paper's size."""
@@ -45,7 +45,7 @@ PRETRAIN = TrainConfig(
     data=DataConfig(image_height=128),
     graph=GraphConfig(edge_dropout=0.0),
     retrieval=RetrievalConfig(loss="covisibility"),
-    optim=replace(ROOMS.optim, learning_rate=5e-4, batch_size=32, epochs=10, steps_per_epoch=300),
+    optim=replace(ROOMS.optim, learning_rate=5e-4, batch_size=64, epochs=10, steps_per_epoch=300),
 )
 """The encoder and NetVLAD on rooms without end: there are no public weights in this package."""
 

@@ -23,8 +23,9 @@ from relograph.results import command_line, provenance
 from relograph.retrieval import rank_at_random, rank_references, select_strided, sequence_windows
 from relograph.rooms import StreamConfig
 from relograph.rooms.seven_rooms import LAYOUT
+from relograph.rooms.textures import make_atlas
 from relograph.training.config import GraphConfig, RetrievalConfig, TrainConfig
-from relograph.training.data import RelocalizationData
+from relograph.training.data import RENDERED_HEIGHT, RelocalizationData
 from relograph.training.loop import run_training
 from relograph.training.losses import pose_distance
 from relograph.training.objective import PoseObjective
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 MAX_VALIDATION_QUERIES = 1000
 # Numbers of images that K-means and PCA look at.
 KMEANS_IMAGES, WHITENING_IMAGES = 500, 4000
+FEW_HOMES = 8
 EVALUATION = 1000  # a use of randomness of its own; the others are numbered in sources.py
 
 
@@ -307,55 +309,73 @@ def pretrain(
     output: Path,
     *,
     fabric: "Fabric",
+    start: Retriever | None = None,
     progress: Progress = SILENT,
 ) -> Retriever:
-    """Train the encoder, a graph network and NetVLAD on rooms without end; `output/retriever` is what other trainings
-    start from."""
+    """Train the encoder, a graph network and NetVLAD on rooms without end, from random weights or from `start`'s.
+
+    `output/retriever` is what other trainings start from.
+    """
     torch.manual_seed(config.seed)
-    model = build_model(config.model)
-    graphs = config.optim.batch_size // fabric.world_size
-    height = config.data.image_height
-    rendered = 256 if fabric.device.type == "cuda" else height
-    stream = StreamConfig(
-        image_height=rendered,
-        image_width=math.floor(rendered * 4 / 3),
-        graphs_per_batch=graphs,
-        num_nodes=config.graph.num_nodes,
-        overlap=(0.1, 0.9),
-        layout=LAYOUT if fabric.device.type == "cuda" else StreamConfig().layout,
-        any_roll_share=0.05,
-        num_homes=256 if fabric.device.type == "cuda" else 4,
-        views_per_home=64 if fabric.device.type == "cuda" else 16,
-        seed=config.seed,
-    )
-    source = StreamGraphs(
-        stream,
-        config.optim.steps_per_epoch or 100,
-        fabric.device,
-        rank=fabric.global_rank,
-        image_height=height if height != rendered else 0,
-    )
-    first = next(source.batches(0))
-    some = first.images.flatten(0, 1)
-    model = model.to(fabric.device)
+    model = build_model(config.model).to(fabric.device)
     retriever = Retriever(
         model.encoder, num_clusters=config.retrieval.num_clusters, image_height=config.retrieval.image_height
     ).to(fabric.device)
-    retriever.initialise(some, generator_for(config.seed, EVALUATION, 0))
-    objective = PoseObjective(model, retriever.netvlad, config.retrieval)
+    source = stream_for_pretraining(config, fabric)
+    if start is None:
+        few_homes = source.with_homes(FEW_HOMES)
+        retriever.initialise(images_of(few_homes, KMEANS_IMAGES), generator_for(config.seed, EVALUATION, 0))
+    else:
+        copy_encoder(start.encoder, model.encoder)
+        load_into(retriever.netvlad, start.netvlad.state_dict(), where="the retrieval to start from")
     metadata = {
         "config": config_to_dict(config),
         "metres_per_unit": 1.0,
         "scene_names": [],
         "provenance": provenance(command=command_line(), seed=config.seed, device=fabric.device.type),
     }
+    objective = PoseObjective(model, retriever.netvlad, config.retrieval)
     run_training(config, objective, source, output, fabric=fabric, metadata=metadata, progress=progress)
-    images: list[Tensor] = []
-    batches = source.batches(10**6)  # other rooms than those of the training
-    while sum(map(len, images)) < (WHITENING_IMAGES if fabric.device.type == "cuda" else 64):
-        images.append(next(batches).images.flatten(0, 1))
-    shown = torch.cat(images)
+    shown = images_of(source.with_homes(FEW_HOMES), WHITENING_IMAGES)
     retriever.whiten(shown, min(config.retrieval.descriptor_dim, len(shown) - 1))
     if fabric.is_global_zero:
         save_retriever(retriever, output / "retriever")
     return retriever
+
+
+def stream_for_pretraining(config: TrainConfig, fabric: "Fabric") -> StreamGraphs:
+    """RoomStream as pre-training sees it: few rolled cameras, and neighbours that see a tenth of the query or more."""
+    height, on_gpu = config.data.image_height, fabric.device.type == "cuda"
+    # On a GPU images are rendered as large and as many at once as for more walks, whose kernels are compiled then.
+    rendered = max(height, RENDERED_HEIGHT) if on_gpu else height
+    stream = StreamConfig(
+        image_height=rendered,
+        image_width=math.floor(rendered * 4 / 3),
+        graphs_per_batch=config.optim.batch_size // fabric.world_size,
+        num_nodes=config.graph.num_nodes,
+        overlap=(0.1, 0.9),
+        layout=LAYOUT,
+        any_roll_share=0.05,
+        num_homes=256 if on_gpu else FEW_HOMES,
+        views_per_home=64,
+        seed=config.seed,
+    )
+    return StreamGraphs(
+        stream,
+        config.optim.steps_per_epoch or 100,
+        fabric.device,
+        make_atlas(config.seed),
+        rank=fabric.global_rank,
+        image_height=height if height != rendered else 0,
+    )
+
+
+def images_of(source: StreamGraphs, at_least: int) -> Tensor:
+    """Images [F, H, W, 3] of rooms that the training itself does not show."""
+    on_gpu = source.device.type == "cuda"
+    images: list[Tensor] = []
+    for batch in source.batches(10**6):
+        images.append(batch.images.flatten(0, 1))
+        if sum(map(len, images)) >= (at_least if on_gpu else at_least // 20):
+            break
+    return torch.cat(images)

@@ -76,12 +76,16 @@ def train_run(
     return _finished(output, is_first_process=fabric.is_global_zero)
 
 
-def pretrain_run(config: TrainConfig, output: Path, *, device: str = "cpu", progress: Progress = SILENT) -> TrainRun:
+def pretrain_run(
+    config: TrainConfig, output: Path, *, init: Path | None = None, device: str = "cpu", progress: Progress = SILENT
+) -> TrainRun:
     """Train the encoder and the retrieval on rooms without end; a run that was stopped goes on."""
     fabric = make_fabric(device, config.optim.precision)
+    start = start_from(config, init=init, device=fabric.device)
     if fabric.is_global_zero:
-        claim_run_folder(output, {"config": config_to_dict(config)})
-    pretrain(config, output, fabric=fabric, progress=progress if fabric.is_global_zero else SILENT)
+        claim_run_folder(output, {"config": config_to_dict(config), "start": start.fingerprint})
+    progress = progress if fabric.is_global_zero else SILENT
+    pretrain(config, output, fabric=fabric, start=start.retriever, progress=progress)
     return _finished(output, is_first_process=fabric.is_global_zero)
 
 
