@@ -1,6 +1,5 @@
 """Where graphs come from: which queries and references a step shows, to one process and to several."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
@@ -14,6 +13,7 @@ from relograph.graphs import GraphBatch
 from relograph.retrieval import frustum_overlap, rank_references
 from relograph.rooms import StreamConfig, textures
 from relograph.rooms.photograph import Effects
+from relograph.rooms.textures import TextureAtlas
 from relograph.training.config import GraphConfig
 from relograph.training.data import RelocalizationData
 from relograph.training.sources import SceneGraphs, StreamGraphs, generator_for, smaller
@@ -201,11 +201,11 @@ def test_every_use_of_randomness_has_numbers_of_its_own() -> None:
 # Rooms without end
 
 
-@pytest.fixture(scope="module", autouse=True)
-def few_textures() -> Iterator[None]:
+@pytest.fixture(scope="module")
+def few_textures() -> TextureAtlas:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(textures, "FAMILY_SIZES", dict.fromkeys(textures.FAMILY_SIZES, 1))
-        yield
+        return textures.make_atlas(0)
 
 
 STREAM = StreamConfig(
@@ -219,15 +219,14 @@ STREAM = StreamConfig(
 )
 
 
-def first_batch(**options: object) -> GraphBatch:
-    first_step = options.pop("first_step", 0)
-    given = {"config": STREAM, "steps_per_epoch": 5, "device": torch.device("cpu"), **options}
-    return next(StreamGraphs(**given).batches(first_step))
+def first_batch(atlas: TextureAtlas, *, first_step: int = 0, rank: int = 0) -> GraphBatch:
+    source = StreamGraphs(STREAM, 5, torch.device("cpu"), atlas, rank=rank, image_height=24)
+    return next(source.batches(first_step))
 
 
 @pytest.fixture(scope="module")
-def streamed(few_textures: None) -> GraphBatch:
-    return first_batch(image_height=24)
+def streamed(few_textures: TextureAtlas) -> GraphBatch:
+    return first_batch(few_textures)
 
 
 def test_streamed_graphs_are_whole_and_smaller_where_asked(streamed: GraphBatch) -> None:
@@ -237,12 +236,12 @@ def test_streamed_graphs_are_whole_and_smaller_where_asked(streamed: GraphBatch)
     assert streamed.images.float().std(dim=(2, 3, 4)).min() > 2  # no image is blank
 
 
-def test_processes_and_restarts_see_other_rooms(streamed: GraphBatch) -> None:
-    others = [first_batch(image_height=24, rank=1), first_batch(image_height=24, first_step=7)]
+def test_processes_and_restarts_see_other_rooms(streamed: GraphBatch, few_textures: TextureAtlas) -> None:
+    others = [first_batch(few_textures, rank=1), first_batch(few_textures, first_step=7)]
     for other in others:
         assert (other.images != streamed.images).float().mean() > 0.5
     assert (others[0].images != others[1].images).float().mean() > 0.5
-    assert torch.equal(first_batch(image_height=24).images, streamed.images)
+    assert torch.equal(first_batch(few_textures).images, streamed.images)
 
 
 def test_a_smaller_image_averages_the_pixels_it_covers() -> None:

@@ -37,7 +37,7 @@ KITCHEN = {"kitchen": {"train": 10, "held out": 3, "test": 4}}
 
 
 def tiny_data(num_frames: Mapping[str, Mapping[str, int]] = KITCHEN, *, seed: int = 0) -> RelocalizationData:
-    """Noise with poses around the origin: scenes by name, in each a sequence for training, one held out, one to test."""
+    """Noise with poses around the origin: scenes by name, each with a sequence a use."""
     generator = torch.Generator().manual_seed(seed)
     uses, names, scene_idx, sequence_idx = [], [], [], []
     for scene, (scene_name, count_by_use) in enumerate(num_frames.items()):
