@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from relograph.configuration import config_from_dict, config_to_dict
@@ -130,8 +130,9 @@ def load_retriever(folder: Path, *, device: torch.device | str = "cpu") -> Retri
             "of a training run."
         ) from error
     tensors = {name.removeprefix("retriever."): tensor for name, tensor in checkpoint.tensors.items()}
-    retriever.whitening_mean = torch.zeros_like(tensors["whitening_mean"])
-    retriever.whitening_projection = torch.zeros_like(tensors["whitening_projection"])
+    # Their sizes are known only now; in float32, whatever the file saves space with.
+    retriever.whitening_mean = torch.zeros(tensors["whitening_mean"].shape)
+    retriever.whitening_projection = torch.zeros(tensors["whitening_projection"].shape)
     load_into(retriever, tensors, where=str(folder))
     return retriever.to(device).eval()
 
@@ -188,6 +189,15 @@ def fixed_loss(
     return float(pose_distance(answers.nodes * unit, absolute_targets(T_world_cam[:, 0])).mean())
 
 
+def training_stride(stride: int, database: Bool[Tensor, "F"], in_map: Bool[Tensor, "F"]) -> int:
+    """The stride that leaves references as far apart as at test time, where the map alone is searched.
+
+    Where more walks are rendered, a query has that many more frames near it; every fifth of them would be its twin.
+    """
+    on_map = int((database & in_map).sum())
+    return stride * max(1, round(int(database.sum()) / on_map)) if on_map else stride
+
+
 def train_on_scenes(
     config: TrainConfig,
     data: RelocalizationData,
@@ -216,6 +226,7 @@ def train_on_scenes(
     database[train_rows] = True
     if graph.references_from == "map":
         database &= frames.in_map
+    graph = replace(graph, stride=training_stride(graph.stride, database, frames.in_map))
     ranked = train_rows.new_zeros(len(train_rows), 0)
     if graph.selection == "retrieval":
         assert descriptors is not None
@@ -249,7 +260,7 @@ def train_on_scenes(
         spread = torch.linspace(0, len(validation_rows) - 1, min(MAX_VALIDATION_QUERIES, len(validation_rows)))
         queries = validation_rows[spread.long().to(validation_rows.device)]
         references = frames.in_map & ~data.held_out & data.of_scenes(scene_names)
-        validation_graphs = graph_rows(queries, references, descriptors, data, graph, seed=config.seed)
+        validation_graphs = graph_rows(queries, references, descriptors, data, config.graph, seed=config.seed)
 
         def validate(objective: nn.Module) -> float:
             assert isinstance(objective, PoseObjective)
