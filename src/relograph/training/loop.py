@@ -130,7 +130,7 @@ def run_training(
     with fastest_convolutions(), progress.task("training (graphs)", total=total_steps * optim.batch_size) as advance:
         advance(state.step * optim.batch_size)
         for batch in source.batches(state.step):
-            if state.step >= total_steps:
+            if state.step >= total_steps or 0 < optim.patience <= state.epochs_without_better:
                 break
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(optim, state.step, steps_per_epoch)
@@ -178,8 +178,6 @@ def run_training(
                 if end_of_epoch or now - last_saved > CHECKPOINT_SECONDS:
                     save("last", with_optimizer=True)
                     last_saved = last_logged = time.perf_counter()
-            if optim.patience and state.epochs_without_better >= optim.patience:
-                break
     fabric.barrier()
     if validate is None and fabric.is_global_zero:
         save("best", with_optimizer=False)
