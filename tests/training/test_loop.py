@@ -1,6 +1,8 @@
 """The loop: Adam and its schedule, what a step counts, when it stops, what it keeps, and how it goes on."""
 
 import math
+import resource
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,6 +26,7 @@ from relograph.training.data import RelocalizationData
 from relograph.training.loop import (
     LOG_COLUMNS,
     STEPS_PER_LOG,
+    Log,
     TrainingState,
     learning_rate,
     make_fabric,
@@ -350,6 +353,27 @@ def test_the_log_has_a_row_every_few_steps_and_at_the_end_of_an_epoch(tmp_path: 
     assert all(row["graphs_per_second"] > 0 for row in log)
 
 
+def test_tensorboard_shows_what_the_log_holds(tmp_path: Path) -> None:
+    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    run(tmp_path, tiny_config("optim.epochs=2"), validate=one_after_the_other([2.0, 1.5]))
+    run(tmp_path, tiny_config("optim.epochs=3"), validate=one_after_the_other([1.0]))  # goes on
+    events = event_accumulator.EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert set(events.Tags()["scalars"]) == set(LOG_COLUMNS[2:])
+    log = read_log(tmp_path / "log.csv")
+    for column in LOG_COLUMNS[2:]:
+        shown = [(event.step, event.value) for event in events.Scalars(column)]
+        assert [step for step, _ in shown] == [3, 6, 9]
+        assert [value for _, value in shown] == pytest.approx([row[column] for row in log], rel=1e-6)
+
+
+def test_a_training_leaves_no_thread_behind(tmp_path: Path) -> None:
+    run(tmp_path / "first", tiny_config("optim.epochs=1"))  # what stays is there now
+    before = threading.active_count()
+    run(tmp_path / "second", tiny_config("optim.epochs=1"))
+    assert threading.active_count() == before
+
+
 class Counting:
     """Progress that adds up."""
 
@@ -395,6 +419,26 @@ def test_a_checkpoint_of_another_architecture_is_refused(tmp_path: Path) -> None
     with pytest.raises(CheckpointError, match=r"last: expected the weights of this PoseObjective, found those of ano"):
         run(tmp_path, other)
     assert load_checkpoint(tmp_path / "last").sha256 == before
+
+
+@contextmanager
+def full_disk(num_bytes: int) -> Iterator[None]:
+    """No file may grow past a number of bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_disk_that_is_full_when_a_training_goes_on_leaves_the_log_as_it_was(tmp_path: Path) -> None:
+    run(tmp_path)
+    before = (tmp_path / "log.csv").read_text()
+    with full_disk(100), pytest.raises(OSError, match="File too large"):
+        Log(tmp_path / "log.csv", first_step=6)
+    assert (tmp_path / "log.csv").read_text() == before
+    assert {path.name for path in tmp_path.iterdir()} == {"last", "best", "log.csv", "tensorboard"}
 
 
 # What is no number

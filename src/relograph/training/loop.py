@@ -5,9 +5,10 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -127,7 +128,11 @@ def run_training(
     objective.train()
     if optim.freeze_batch_norm:
         freeze_batch_norm(objective)
-    with fastest_convolutions(), progress.task("training (graphs)", total=total_steps * optim.batch_size) as advance:
+    with (
+        nullcontext() if log is None else closing(log),
+        fastest_convolutions(),
+        progress.task("training (graphs)", total=total_steps * optim.batch_size) as advance,
+    ):
         advance(state.step * optim.batch_size)
         for batch in source.batches(state.step):
             if state.step >= total_steps or 0 < optim.patience <= state.epochs_without_better:
@@ -291,37 +296,45 @@ class Log:
     """`log.csv`, and TensorBoard's events beside it where TensorBoard is installed."""
 
     def __init__(self, path: Path, first_step: int) -> None:
-        """Rows from `first_step` on are of a run that was killed after its last checkpoint; they go."""
+        """Rows of later steps are of a run that was killed after its last checkpoint, at `first_step`; they go."""
         path.parent.mkdir(parents=True, exist_ok=True)
         kept: list[dict[str, float | None]] = []
         if path.exists() and first_step > 0:
             kept = [row for row in read_log(path) if (row["step"] or 0) <= first_step]
-        with path.open("w", newline="") as file:
-            csv.DictWriter(file, LOG_COLUMNS).writeheader()
+        partial = path.with_name(f".{path.name}.{token_hex(4)}.partial")
+        try:
+            with partial.open("w", newline="") as file:
+                csv.writer(file).writerows([LOG_COLUMNS, *map(_cells, kept)])
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
         self._path = path
-        for row in kept:
-            self._append(row)
         self._board: Any = None
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             return
-        self._board = SummaryWriter(str(path.parent / "tensorboard"), purge_step=first_step)
+        self._board = SummaryWriter(str(path.parent / "tensorboard"), purge_step=first_step + 1)
 
     def write(self, **values: float | None) -> None:
         """One row; None is an empty cell."""
-        self._append(values)
+        with self._path.open("a", newline="") as file:
+            csv.writer(file).writerow(_cells(values))
         if self._board is not None:
             for column in LOG_COLUMNS[2:]:
                 if values[column] is not None:
                     self._board.add_scalar(column, values[column], int(values["step"] or 0))
             self._board.flush()
 
-    def _append(self, values: Mapping[str, float | None]) -> None:
-        with self._path.open("a", newline="") as file:
-            csv.DictWriter(file, LOG_COLUMNS).writerow(
-                {column: "" if values[column] is None else f"{values[column]:.8g}" for column in LOG_COLUMNS}
-            )
+    def close(self) -> None:
+        """End the thread that writes for TensorBoard."""
+        if self._board is not None:
+            self._board.close()
+
+
+def _cells(values: Mapping[str, float | None]) -> list[str]:
+    """A row of the log as text."""
+    return ["" if values[column] is None else f"{values[column]:.8g}" for column in LOG_COLUMNS]
 
 
 def read_log(path: Path) -> list[dict[str, float | None]]:
