@@ -476,3 +476,19 @@ def test_before_the_first_checkpoint_a_message_says_that_there_is_none(tmp_path:
         run(tmp_path, data=without_a_pose(tiny_data(), row=4))
     assert not (tmp_path / "last").exists()
     assert not (tmp_path / "best").exists()
+
+
+def test_weights_that_are_no_numbers_are_not_kept(tmp_path: Path) -> None:
+    # The loss of the only step is fine; Adam's first step, as long as the learning rate, leaves nothing of the weights.
+    config = tiny_config("optim.learning_rate=1e37", "optim.epochs=1")
+    with pytest.raises(TrainingError, match="in step 0, with the frames kitchen/seq-00/frame"):
+        run(tmp_path, config, steps_per_epoch=1)
+    assert not (tmp_path / "last").exists()
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_validation_that_is_no_number_stops_too(tmp_path: Path, first: bool) -> None:
+    validations = [math.nan] if first else [1.0, math.inf]
+    with pytest.raises(TrainingError, match=f"expected a finite validation loss, found {validations[-1]} after step"):
+        run(tmp_path, tiny_config("optim.epochs=3"), validate=one_after_the_other(validations))
+    assert (tmp_path / "last").exists() != first

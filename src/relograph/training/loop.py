@@ -122,7 +122,7 @@ def run_training(
             save_checkpoint(output / kind, tensors, {**saved_metadata, **vars(state)})
 
     total_steps = optim.epochs * steps_per_epoch
-    first_bad_step = torch.full((), -1, dtype=torch.long, device=fabric.device)
+    first_bad_step = torch.full((), total_steps, dtype=torch.long, device=fabric.device)  # none yet
     recent: list[Tensor] = []
     last_saved = last_logged = time.perf_counter()
     objective.train()
@@ -146,18 +146,28 @@ def run_training(
                 fabric.clip_gradients(wrapped, optimizer_, max_norm=optim.gradient_clip, error_if_nonfinite=False)
             optimizer_.step()
             # Looking at the loss would wait for the GPU, so the first bad step is noted there and looked at below.
-            is_bad = ~torch.isfinite(loss.detach()) & (first_bad_step < 0)
-            first_bad_step = torch.where(is_bad, state.step, first_bad_step)
+            is_good = torch.isfinite(loss.detach())
+            first_bad_step = torch.where(is_good, first_bad_step, first_bad_step.clamp_max(state.step))
             recent.append(loss.detach())
             state.step += 1
             advance(optim.batch_size)
             end_of_epoch = state.step % steps_per_epoch == 0
             now_due = len(recent) >= STEPS_PER_LOG or end_of_epoch
             if now_due:
-                stop_if_bad(int(first_bad_step), source, output)
+                if not torch.isfinite(torch.nn.utils.get_total_norm(objective.parameters())):
+                    first_bad_step.clamp_max_(state.step - 1)  # its loss was fine, its gradient was not
+                first_of_all: Any = fabric.all_reduce(first_bad_step, reduce_op="min")  # all share the weights
+                stop_if_bad(int(first_of_all), state.step, source, output)
             validation = None
             if end_of_epoch and validate is not None:
-                validation = validate(objective)
+                # The first process decides: running statistics differ, and all must stop together.
+                validation = fabric.broadcast(validate(objective))
+                if not math.isfinite(validation):
+                    raise TrainingError(
+                        f"expected a finite validation loss, found {validation} after step {state.step - 1}; "
+                        f"{what_is_kept(output)}. Look at the poses of the held-out frames, or lower "
+                        "optim.learning_rate."
+                    )
                 objective.train()
                 if optim.freeze_batch_norm:
                     freeze_batch_norm(objective)
@@ -241,19 +251,22 @@ def freeze_batch_norm(module: nn.Module) -> None:
             part.eval()
 
 
-def stop_if_bad(first_bad_step: int, source: GraphSource, output: Path) -> None:
-    """Raise if the loss of some step was no number."""
-    if first_bad_step < 0:
+def stop_if_bad(first_bad_step: int, num_steps: int, source: GraphSource, output: Path) -> None:
+    """Raise if the loss of some of the steps done, or the weights after it, were no numbers."""
+    if first_bad_step >= num_steps:
         return
     names = source.frame_names(first_bad_step)
     shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-    kept = (
-        f"{output / 'last'} is the last good checkpoint" if (output / "last").exists() else "no checkpoint was made yet"
-    )
     raise TrainingError(
-        f"expected a finite loss, found none in step {first_bad_step}, with the frames {shown}; {kept}. "
-        "Look at those frames, or lower optim.learning_rate, or set optim.gradient_clip=1."
+        f"expected a finite loss, found none in step {first_bad_step}, with the frames {shown}; "
+        f"{what_is_kept(output)}. Look at those frames, or lower optim.learning_rate, or set optim.gradient_clip=1."
     )
+
+
+def what_is_kept(output: Path) -> str:
+    """In words, what a training that stops has saved."""
+    last = output / "last"
+    return f"{last} is the last good checkpoint" if last.exists() else "no checkpoint was made yet"
 
 
 def optimizer_tensors(objective: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
