@@ -63,8 +63,9 @@ def tiny_data(num_frames: Mapping[str, Mapping[str, int]] = KITCHEN, *, seed: in
 
 
 def random_descriptors(data: RelocalizationData, *, seed: int = 1) -> Tensor:
-    """Something to rank neighbours by [F, 4]."""
-    return torch.randn(len(data.frames), 4, generator=torch.Generator().manual_seed(seed))
+    """Something of unit length to rank neighbours by [F, 4]."""
+    directions = torch.randn(len(data.frames), 4, generator=torch.Generator().manual_seed(seed))
+    return torch.nn.functional.normalize(directions, dim=1)
 
 
 def tiny_training(

@@ -297,13 +297,15 @@ def train_on_scenes(
 
 
 def share_across_the_jump(source: SceneGraphs, config: TrainConfig) -> float | None:
-    """Share of edges whose world target takes the long way round, in a few hundred graphs; None for other targets."""
-    if config.model.target != "world" or config.graph.num_nodes < 2:
+    """Share of edges whose world target takes the long way round, in a few hundred graphs; None where there are none
+    with such a target."""
+    if config.model.target != "world":
         return None
     rows = torch.cat([source.rows(step) for step in range(max(1, 512 // source.batch_size))])
     there = (rows[:, :, None] >= 0) & (rows[:, None, :] >= 0)
     there &= ~torch.eye(rows.shape[1], dtype=torch.bool, device=rows.device)
-    return float(crosses_the_jump(source.frames.T_world_cam[rows.clamp_min(0)])[there].float().mean())
+    crossing = crosses_the_jump(source.frames.T_world_cam[rows.clamp_min(0)])[there]
+    return float(crossing.float().mean()) if len(crossing) else None
 
 
 def copy_encoder(source: ResNet, target: ResNet) -> None:
