@@ -4,10 +4,13 @@ import hashlib
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from contextlib import nullcontext
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +29,9 @@ from relograph.rooms.raycast import Kernels, first_hits, pixel_centers, ray_dire
 from relograph.rooms.seven_rooms import (
     LAYOUT,
     SIZES,
+    Job,
     RecordingSize,
+    Studio,
     jobs_of_room,
     make_recording,
     make_room_home,
@@ -374,3 +379,109 @@ def test_a_killed_worker_is_an_error_and_not_a_wait_for_ever(atlas: TextureAtlas
 
     with pytest.raises(RelographError, match="fewer --workers"):
         render_while_workers_are_killed()
+
+
+# Rendering while writing, as on a GPU
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rooms are rendered and written at the same time; what renders is the CPU."""
+
+    @contextmanager
+    def studios_on_a_gpu(atlas: TextureAtlas, workers: int):
+        studio = Studio(atlas)
+        yield lambda jobs: studio.do_overlapped(jobs, writers=2)
+
+    monkeypatch.setattr(seven_rooms, "studios", studios_on_a_gpu)
+
+
+@pytest.fixture
+def some_jobs(tmp_path: Path) -> list[Job]:
+    """Six jobs of one frame, and the folders that they write into."""
+    for sequence in SEQUENCES:
+        (tmp_path / sequence).mkdir()
+    return jobs_of_room(tmp_path, seed=0, room=0, size=TINY, frames_per_job=1)
+
+
+def writers() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("room-writer")]
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_writing_while_rendering_makes_the_same_files(rooms_folder, tmp_path):
+    create_seven_rooms(tmp_path, num_rooms=1, seed=SEED)
+    assert contents(tmp_path / "room-1") == contents(rooms_folder / "room-1")
+
+
+def test_frames_are_rendered_while_those_before_are_written(atlas: TextureAtlas, some_jobs: list[Job]):
+    pipe = some_jobs[0].folder / "seq-01/frame-000000.pose.txt"
+    os.mkfifo(pipe)  # whoever writes to it waits until somebody reads
+    read = []
+
+    def jobs_that_read_once_the_second_is_asked_for() -> Iterator[Job]:
+        yield some_jobs[0]
+        read.append(pipe.read_text())
+        yield some_jobs[1]
+
+    def end_the_wait() -> None:
+        read.append("nobody asked for the second job")
+        pipe.read_text()
+
+    rescue = threading.Timer(30, end_the_wait)
+    rescue.start()
+    counts = list(Studio(atlas).do_overlapped(jobs_that_read_once_the_second_is_asked_for(), writers=1))
+    rescue.cancel()
+    assert sum(counts) == 2
+    assert [len(text.split()) for text in read] == [16]
+
+
+def test_pixels_of_two_jobs_at_most_are_in_memory(atlas: TextureAtlas, some_jobs: list[Job]):
+    asked_for, written = 0, 0
+
+    def counted_jobs() -> Iterator[Job]:
+        nonlocal asked_for
+        for job in some_jobs:
+            assert asked_for - written < 2
+            asked_for += 1
+            yield job
+
+    for count in Studio(atlas).do_overlapped(counted_jobs(), writers=1):
+        written += count
+        assert len(list(some_jobs[0].folder.rglob("*.pose.txt"))) >= written
+    assert written == len(some_jobs)
+
+
+def test_an_error_of_a_writer_reaches_the_caller_and_writing_ends(atlas: TextureAtlas, some_jobs: list[Job]):
+    shutil.rmtree(some_jobs[0].folder / "seq-02")
+    counts = Studio(atlas).do_overlapped(some_jobs, writers=2)
+    with pytest.raises(FileNotFoundError, match="seq-02"):
+        list(counts)
+    assert writers() == []
+    assert not (some_jobs[0].folder / "seq-03/frame-000001.pose.txt").exists()
+
+
+def test_nothing_is_written_after_the_caller_has_left(atlas: TextureAtlas, some_jobs: list[Job]):
+    counts = Studio(atlas).do_overlapped(some_jobs, writers=2)
+    next(counts)
+    assert writers() != []
+    counts.close()
+    assert writers() == []
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize("what_happens", ["the folder goes", "Ctrl-C"])
+def test_an_error_while_writing_and_rendering_leaves_the_disk_as_it_was(tmp_path, what_happens):
+    class Disturbing:
+        def task(self, description: str, total: int):
+            return nullcontext(self.disturb if description == "rendering rooms" else lambda steps: None)
+
+        def disturb(self, frames: int) -> None:
+            if what_happens == "Ctrl-C":
+                raise KeyboardInterrupt
+            for folder in tmp_path.rglob("seq-03"):
+                shutil.rmtree(folder)
+
+    with pytest.raises(KeyboardInterrupt if what_happens == "Ctrl-C" else DatasetError):
+        create_seven_rooms(tmp_path / "seven", num_rooms=1, progress=Disturbing())
+    assert not (tmp_path / "seven").exists()

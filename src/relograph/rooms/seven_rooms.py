@@ -4,6 +4,7 @@ The same seed gives the same rooms and walks at both sizes: `small` has every te
 resolution.
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -11,10 +12,10 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -224,22 +225,50 @@ class Studio:
             self._last = (key, make_recording(home, job.seed, job.room, job.sequence, job.size))
         return self._last[1]
 
-    def do(self, job: Job) -> int:
-        """Render and write the frames of a job; how many there were."""
+    def take(self, job: Job) -> list[Callable[[], None]]:
+        """Render the frames of a job; what writes each of them."""
         recording = self.recording(job)
         images, depth_m = (
             pixels.cpu().numpy() for pixels in take_photos(recording, job.frames, self.atlas, self.darkroom)
         )
-        with ThreadPoolExecutor(1 if self.atlas.texels.device.type == "cpu" else num_cores()) as writers:
-            written = [
-                writers.submit(
-                    write_frame, job.folder / job.sequence, frame, images[i], depth_m[i], recording.T_world_cam[frame]
-                )
-                for i, frame in enumerate(job.frames)
-            ]
-            for one in written:
-                one.result()
-        return len(job.frames)
+        return [
+            functools.partial(
+                write_frame, job.folder / job.sequence, frame, images[i], depth_m[i], recording.T_world_cam[frame]
+            )
+            for i, frame in enumerate(job.frames)
+        ]
+
+    def do(self, job: Job) -> int:
+        """Render and write the frames of a job; how many there were."""
+        frames = self.take(job)
+        for write in frames:
+            write()
+        return len(frames)
+
+    def do_overlapped(self, jobs: Iterable[Job], writers: int) -> Generator[int, None, None]:
+        """Do jobs, writing the frames of one while those of the next are rendered; how many were written meanwhile.
+
+        The pixels of two jobs at most are in memory. Whatever ends it, an error or its caller, no frame is written
+        after it has ended.
+        """
+        # Threads, not processes: compressing a PNG holds no lock of Python's, and pixels need not be copied over.
+        pool = ThreadPoolExecutor(writers, thread_name_prefix="room-writer")
+        before: list[Future[None]] = []
+        try:
+            for job in jobs:
+                now = [pool.submit(write) for write in self.take(job)]
+                yield _all_done(before)
+                before = now
+            yield _all_done(before)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _all_done(futures: list[Future[None]]) -> int:
+    """Wait for all of them and raise the first error; how many there were."""
+    for future in futures:
+        future.result()
+    return len(futures)
 
 
 _studio: Studio | None = None
@@ -278,18 +307,22 @@ def jobs_of_room(folder: Path, seed: int, room: int, size: RecordingSize, frames
 
 
 @contextmanager
-def studios(atlas: TextureAtlas, workers: int) -> Iterator[Callable[[list[Job]], Iterator[int]]]:
+def studios(atlas: TextureAtlas, workers: int) -> Iterator[Callable[[list[Job]], Generator[int, None, None]]]:
     """What does jobs and gives the number of frames of each as it is done, in this process or in several."""
-    if workers == 1 or atlas.texels.is_cuda:
+    if atlas.texels.is_cuda:
         studio = Studio(atlas)
-        yield lambda jobs: map(studio.do, jobs)
+        yield lambda jobs: studio.do_overlapped(jobs, num_cores())
+        return
+    if workers == 1:
+        studio = Studio(atlas)
+        yield lambda jobs: (studio.do(job) for job in jobs)
         return
     # Fresh processes, not forks: a fork of a process whose torch has threads can hang. Torch's own context hands the
     # textures over in shared memory.
     context = multiprocessing.get_context("spawn")
     executor = ProcessPoolExecutor(workers, mp_context=context, initializer=_open_studio, initargs=(atlas,))
     try:
-        yield lambda jobs: executor.map(_do_in_worker, jobs)
+        yield lambda jobs: (count for count in executor.map(_do_in_worker, jobs))
     except BrokenProcessPool as error:
         raise RelographError(
             "a process that rendered rooms was ended from outside, as a machine short of memory does. "
@@ -383,6 +416,7 @@ def create_seven_rooms(
                     (partial / f"{split}Split.txt").write_text("".join(names))
                 (partial / "camera.txt").write_text(camera_line(room_camera(seed, room, SIZES[size])) + "\n")
                 jobs = jobs_of_room(partial, seed, room, SIZES[size], frames_per_job)
-                for count in do(jobs):
-                    advance(count)
+                with closing(do(jobs)) as counts:  # so that nobody writes any more where the folder is removed
+                    for count in counts:
+                        advance(count)
                 (partial / RECIPE_FILE).write_text(json.dumps(recipes[folder], indent=1) + "\n", encoding="utf-8")
