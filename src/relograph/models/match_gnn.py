@@ -1,0 +1,493 @@
+"""MatchGNN: images compared cell by cell, and a graph network over what the comparisons say about the camera.
+
+Where RelPoseGNN squeezes an image into one vector before it looks at another, here every cell of 8 x 8 pixels of the
+query looks for itself in the reference. What is passed on to the pose is geometry alone: where a cell went and how sure
+that is; so the pose network never learns what a room looks like, only how views move. Scale and frame come from the
+known poses of the references, which the graph network sees pair by pair, relative to each other: moving the world moves
+the answer with it.
+
+Letters: B graphs, R references, P and Q cells of the query and of a reference, C channels. Poses are T_ref_query.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from relograph.errors import ConfigError
+from relograph.geometry import Pose
+from relograph.graphs.correspondence import Lenses, cell_anchors
+from relograph.retrieval import NetVLAD
+
+COARSE_STRIDE = 8
+FINE_STRIDE = 2
+CONTEXT_STRIDE = 16
+MEAN, STD = 117.0, 58.0  # of grey levels; any fixed choice serves
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatchConfig:
+    """How large MatchGNN is."""
+
+    channels: int = 192
+    """Of cells, which are matched."""
+    context_channels: int = 256
+    """Of the coarser cells, which look at each other and at the other image."""
+    fine_channels: int = 48
+    """Of the finer cells, which say where within a cell."""
+    self_layers: int = 4
+    """Layers in which the cells of an image look at each other."""
+    cross_layers: int = 2
+    """Layers in which the cells of two images look at each other."""
+    edge_channels: int = 256
+    """Of what is known about a pair of images."""
+    rounds: int = 3
+    """Rounds of messages between the edges of a query."""
+    heads: int = 8
+    """Of every attention."""
+    num_clusters: int = 16
+    """Visual words of the descriptor that finds references."""
+    descriptor_dim: int = 256
+    """Numbers of that descriptor."""
+
+    def __post_init__(self) -> None:
+        if self.context_channels % self.heads or self.edge_channels % self.heads:
+            raise ConfigError(
+                f"match.context_channels and match.edge_channels must be multiples of match.heads ({self.heads}), got "
+                f"{self.context_channels} and {self.edge_channels}."
+            )
+
+
+# Features of one image
+
+
+class ConvBlock(nn.Module):
+    """x <- ReLU(shortcut + BN conv ReLU BN conv x)."""
+
+    def __init__(self, in_channels: int, channels: int, stride: int = 1) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, channels, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+        same = stride == 1 and in_channels == channels
+        self.shortcut = (
+            nn.Identity()
+            if same
+            else nn.Sequential(nn.Conv2d(in_channels, channels, 1, stride, bias=False), nn.BatchNorm2d(channels))
+        )
+
+    def forward(self, x: Float[Tensor, "M C H W"]) -> Float[Tensor, "M C2 H2 W2"]:
+        y = F.relu(self.bn1(self.conv1(x)))
+        return F.relu(self.shortcut(x) + self.bn2(self.conv2(y)))
+
+
+class Attention(nn.Module):
+    """Tokens look at other tokens (or at each other), then each thinks for itself; both as residuals."""
+
+    def __init__(self, channels: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm, self.norm_other, self.norm_mlp = (nn.LayerNorm(channels) for _ in range(3))
+        self.to_query = nn.Linear(channels, channels, bias=False)
+        self.to_key_value = nn.Linear(channels, 2 * channels, bias=False)
+        self.out = nn.Linear(channels, channels)
+        self.mlp = nn.Sequential(nn.Linear(channels, 2 * channels), nn.GELU(), nn.Linear(2 * channels, channels))
+
+    def forward(self, x: Float[Tensor, "M P C"], other: Float[Tensor, "M Q C"] | None = None) -> Float[Tensor, "M P C"]:
+        seen = self.norm(x) if other is None else self.norm_other(other)
+        query = self.to_query(self.norm(x)).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        key, value = self.to_key_value(seen).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+        x = x + self.out(attended)
+        return x + self.mlp(self.norm_mlp(x))  # type: ignore[no-any-return]  # nn.Module is untyped
+
+
+def position_code(like: Float[Tensor, "M C H W"]) -> Float[Tensor, "HW C"]:
+    """Sines and cosines of where a cell is, from the middle of the image, in units of its longer side."""
+    channels, height, width = like.shape[1:]
+    longer, device = max(height, width), like.device
+    y = (torch.arange(height, device=device) + 0.5 - height / 2) / longer
+    x = (torch.arange(width, device=device) + 0.5 - width / 2) / longer
+    frequency = torch.pi * 2.0 ** torch.linspace(0, 6, channels // 4, device=device)
+    angle_y = (y[:, None] * frequency)[:, None].expand(-1, width, -1)
+    angle_x = (x[:, None] * frequency)[None].expand(height, -1, -1)
+    return torch.cat([angle_y.sin(), angle_y.cos(), angle_x.sin(), angle_x.cos()], dim=-1).flatten(0, 1).to(like.dtype)
+
+
+@dataclass(frozen=True)
+class ImageFeatures:
+    """What is kept of M images of a map: all that matching and retrieval need."""
+
+    context: Float[Tensor, "M C h w"]
+    """At a 16th of the image's size."""
+    coarse: Float[Tensor, "M C h w"]
+    """At an 8th."""
+    fine: Float[Tensor, "M C h w"]
+    """At half."""
+
+    def __getitem__(self, index: object) -> "ImageFeatures":
+        return ImageFeatures(self.context[index], self.coarse[index], self.fine[index])  # type: ignore[index]  # any index of a tensor
+
+
+class DenseEncoder(nn.Module):
+    """An image to features at three sizes: fine ones to say where exactly, coarse ones to match, context to compare."""
+
+    def __init__(self, config: MatchConfig) -> None:
+        super().__init__()
+        fine, coarse, context = config.fine_channels, config.channels, config.context_channels
+        self.stem = nn.Sequential(nn.Conv2d(3, 32, 5, 2, padding=2, bias=False), nn.BatchNorm2d(32), nn.ReLU())
+        self.to_half = ConvBlock(32, fine)
+        self.to_quarter = nn.Sequential(ConvBlock(fine, 96, 2), ConvBlock(96, 96))
+        self.to_eighth = nn.Sequential(ConvBlock(96, coarse, 2), ConvBlock(coarse, coarse), ConvBlock(coarse, coarse))
+        self.to_sixteenth = nn.Sequential(ConvBlock(coarse, context, 2), ConvBlock(context, context))
+        self.look_around = nn.ModuleList(Attention(context, config.heads) for _ in range(config.self_layers))
+        self.context_to_coarse = nn.Conv2d(context, coarse, 1)
+        self.merge_coarse = ConvBlock(coarse, coarse)
+        self.coarse_to_quarter = nn.Conv2d(coarse, 96, 1)
+        self.merge_quarter = ConvBlock(96, fine)
+        self.merge_fine = nn.Conv2d(fine, fine, 3, padding=1)
+
+    def forward(self, images: Tensor) -> ImageFeatures:
+        """Features of images [M, H, W, 3] with values within 0 and 255; H and W are multiples of 16."""
+        x = (images.permute(0, 3, 1, 2).float() - MEAN) / STD
+        half = self.to_half(self.stem(x))
+        quarter = self.to_quarter(half)
+        eighth = self.to_eighth(quarter)
+        deep = self.to_sixteenth(eighth)
+        tokens = deep.flatten(2).mT + position_code(deep)
+        for layer in self.look_around:
+            tokens = layer(tokens)
+        context = tokens.mT.unflatten(2, deep.shape[2:])
+        coarse = self.merge_coarse(eighth + enlarged(self.context_to_coarse(context), 2))
+        quarter = self.merge_quarter(quarter + enlarged(self.coarse_to_quarter(coarse), 2))
+        fine = self.merge_fine(half + enlarged(quarter, 2))
+        return ImageFeatures(context, coarse, fine)
+
+
+def enlarged(x: Float[Tensor, "M C h w"], factor: int) -> Float[Tensor, "M C H W"]:
+    """A feature map at a larger size."""
+    return F.interpolate(x, scale_factor=factor, mode="bilinear", align_corners=False)
+
+
+# Two images
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Where the P cells of the query are seen in each of R references."""
+
+    xy: Float[Tensor, "B R P 2"]
+    """In pixels of the reference."""
+    confidence: Float[Tensor, "B R P"]
+    """Within [0, 1]: the chance that the cell is seen there."""
+    log_coarse: Float[Tensor, "B R P Q"]
+    """Log of the dual softmax between cells."""
+    best: Int[Tensor, "B R P"]
+    """The most likely cell of the reference, as an index."""
+    seen: Float[Tensor, "B R P"]
+    """Logit of whether the cell is seen at all."""
+
+
+class Matcher(nn.Module):
+    """Two images look at each other, then every cell of the query finds its place in the reference."""
+
+    def __init__(self, config: MatchConfig) -> None:
+        super().__init__()
+        context, coarse = config.context_channels, config.channels
+        self.compare = nn.ModuleList(Attention(context, config.heads) for _ in range(config.cross_layers))
+        self.to_coarse = nn.Conv2d(context, coarse, 1)
+        self.project = nn.Conv2d(coarse, coarse, 1)
+        self.seen = nn.Conv2d(coarse, 1, 1)
+        self.log_temperature = nn.Parameter(torch.tensor(0.0))
+
+    def describe(
+        self, own: ImageFeatures, other_context: Float[Tensor, "M C h w"]
+    ) -> tuple[Float[Tensor, "M P C"], Float[Tensor, "M P"]]:
+        """Descriptors of the cells of an image that is compared with another, and logits of being seen there."""
+        tokens, other = own.context.flatten(2).mT, other_context.flatten(2).mT
+        for layer in self.compare:
+            tokens = layer(tokens, other)
+        context = tokens.mT.unflatten(2, own.context.shape[2:])
+        cells = own.coarse + enlarged(self.to_coarse(context), 2)
+        return self.project(cells).flatten(2).mT, self.seen(cells).flatten(1)
+
+    def forward(self, query: ImageFeatures, references: ImageFeatures, num_references: int) -> Matches:
+        """Matches of B queries with B x R references, those of a query together."""
+        height, width = (FINE_STRIDE * size for size in references.fine.shape[2:])
+        many = ImageFeatures(*(part.repeat_interleave(num_references, dim=0) for part in vars(query).values()))
+        q, seen = self.describe(many, references.context)
+        r, _ = self.describe(references, many.context)
+        with torch.autocast(q.device.type, enabled=False):
+            scale = torch.exp(self.log_temperature) / q.shape[-1] ** 0.5
+            score = (q.float() * scale) @ r.float().mT  # [BR, P, Q]
+            log_coarse = score.log_softmax(dim=2) + score.log_softmax(dim=1)
+        log_best, best = log_coarse.max(dim=2)
+        anchors = cell_anchors(height, width, COARSE_STRIDE, q.device)
+        offset = self.fine_offset(many, references, best)
+        confidence = torch.exp(0.5 * log_best) * torch.sigmoid(seen.float())
+        shape = (-1, num_references)
+        return Matches(
+            xy=(anchors[best] + offset).unflatten(0, shape),
+            confidence=confidence.unflatten(0, shape),
+            log_coarse=log_coarse.unflatten(0, shape),
+            best=best.unflatten(0, shape),
+            seen=seen.float().unflatten(0, shape),
+        )
+
+    def fine_offset(self, query: ImageFeatures, references: ImageFeatures, best: Tensor) -> Float[Tensor, "M P 2"]:
+        """Pixels between the anchor of the best cell and where the query's anchor is seen, by the fine features."""
+        return fine_expectation(query.fine, references.fine, best)[0]
+
+
+FINE_RADIUS = 3
+"""Fine cells to each side of a cell's anchor that are searched: 6 pixels, so neighbours overlap."""
+
+
+def fine_expectation(
+    query_fine: Float[Tensor, "M C h w"], ref_fine: Float[Tensor, "M C h2 w2"], cell: Tensor
+) -> tuple[Float[Tensor, "M P 2"], Float[Tensor, "M P K"]]:
+    """The expected offset in pixels from the anchor of reference cell `cell` [M, P], and the log chances of the places.
+
+    The fine feature at each anchor of the query is compared with those around the anchor of the reference's cell.
+    """
+    per_cell = COARSE_STRIDE // FINE_STRIDE
+    middle = per_cell // 2  # the anchor's pixel lies in this fine cell
+    q = query_fine[:, :, middle::per_cell, middle::per_cell].flatten(2).mT  # [M, P, C]
+    height, width = ref_fine.shape[2:]
+    columns = width // per_cell
+    row, column = cell // columns * per_cell + middle, cell % columns * per_cell + middle  # [M, P]
+    step = torch.arange(-FINE_RADIUS, FINE_RADIUS + 1, device=cell.device)
+    dy, dx = torch.meshgrid(step, step, indexing="ij")
+    dy, dx = dy.flatten(), dx.flatten()  # [K]
+    y, x = row[..., None] + dy, column[..., None] + dx  # [M, P, K]
+    inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
+    place = y.clamp(0, height - 1) * width + x.clamp(0, width - 1)
+    flat = ref_fine.flatten(2).mT  # [M, hw, C]
+    batch = torch.arange(len(flat), device=cell.device)[:, None, None]
+    window = flat[batch, place]  # [M, P, K, C]
+    score = (window.float() * q.float()[:, :, None]).sum(dim=-1) / q.shape[-1] ** 0.5
+    log_chance = score.masked_fill(~inside, -1e4).log_softmax(dim=-1)  # [M, P, K]
+    steps = torch.stack([dx, dy], dim=-1).to(log_chance.dtype) * FINE_STRIDE
+    return log_chance.exp() @ steps, log_chance
+
+
+# What a comparison says about the camera
+
+
+class EdgeNetwork(nn.Module):
+    """Matches of a pair to one vector: a small CNN over where each cell went, then attention over what remains."""
+
+    CHANNELS_IN = 13
+
+    def __init__(self, config: MatchConfig) -> None:
+        super().__init__()
+        channels = config.edge_channels
+        self.cnn = nn.Sequential(
+            nn.Conv2d(self.CHANNELS_IN, 64, 1),
+            nn.ReLU(),
+            ConvBlock(64, 96),
+            ConvBlock(96, 128, 2),
+            ConvBlock(128, channels, 2),
+        )
+        self.summary = nn.Parameter(torch.randn(1, 1, channels) * 0.02)
+        self.gather = nn.ModuleList(Attention(channels, config.heads) for _ in range(2))
+
+    def forward(self, flow: Float[Tensor, "M 13 h w"]) -> Float[Tensor, "M C"]:
+        x = self.cnn(flow)
+        tokens = x.flatten(2).mT + position_code(x)
+        tokens = torch.cat([self.summary.to(tokens.dtype).expand(len(tokens), -1, -1), tokens], dim=1)
+        for layer in self.gather:
+            tokens = layer(tokens)
+        summary: Tensor = tokens[:, 0]
+        return summary
+
+
+def pose_vector(T: Pose) -> Float[Tensor, "*B 12"]:
+    """A pose as numbers for a network: its rotation matrix and its translation."""
+    return torch.cat([T.R.flatten(-2), T.t], dim=-1)
+
+
+class EdgeMessages(nn.Module):
+    """One round: every edge hears from the others what they saw, and where their references stand beside its own."""
+
+    def __init__(self, channels: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm, self.norm_mlp = nn.LayerNorm(channels), nn.LayerNorm(channels)
+        self.to_query = nn.Linear(channels, channels, bias=False)
+        self.message = nn.Sequential(
+            nn.Linear(2 * channels + 12, channels), nn.GELU(), nn.Linear(channels, 2 * channels)
+        )
+        self.out = nn.Linear(channels, channels)
+        self.mlp = nn.Sequential(nn.Linear(channels, 2 * channels), nn.GELU(), nn.Linear(2 * channels, channels))
+
+    def forward(
+        self, x: Float[Tensor, "B R C"], relative: Float[Tensor, "B R R 12"], ref_mask: Bool[Tensor, "B R"]
+    ) -> Float[Tensor, "B R C"]:
+        normed = self.norm(x)
+        num_refs = x.shape[1]
+        x_i = normed[:, :, None].expand(-1, -1, num_refs, -1)  # receiver
+        x_j = normed[:, None].expand(-1, num_refs, -1, -1)  # sender
+        message = self.message(torch.cat([x_i, x_j, relative.to(x.dtype)], dim=-1))  # [B, R, R, 2C]
+        key, value = message.unflatten(-1, (2, self.heads, -1)).unbind(dim=3)  # [B, R, R, heads, C/heads]
+        query = self.to_query(normed).unflatten(-1, (self.heads, -1))  # [B, R, heads, C/heads]
+        score = (query[:, :, None] * key).sum(dim=-1) / key.shape[-1] ** 0.5  # [B, R, R, heads]
+        score = score.float().masked_fill(~ref_mask[:, None, :, None], -1e4)
+        attended = (score.softmax(dim=2)[..., None].to(value.dtype) * value).sum(dim=2).flatten(2)
+        x = x + self.out(attended)
+        return x + self.mlp(self.norm_mlp(x))  # type: ignore[no-any-return]  # nn.Module is untyped
+
+
+@dataclass(frozen=True)
+class MatchAnswers:
+    """What MatchGNN says about B queries."""
+
+    T_ref_query: Pose
+    """Batch shape [B, R]."""
+    log_sigma: Float[Tensor, "B R 2"]
+    """Log of the expected error of each edge: metres, radians."""
+    overlap: Float[Tensor, "B R"]
+    """Logit of the share of the query that the reference sees."""
+    T_world_query: Pose
+    """All edges fused, batch shape [B]."""
+    matches: Matches
+
+
+class Descriptor(nn.Module):
+    """What an image is found by: NetVLAD on the context features, reduced; so one network retrieves and localizes."""
+
+    def __init__(self, config: MatchConfig) -> None:
+        super().__init__()
+        self.netvlad = NetVLAD(config.context_channels, config.num_clusters)
+        self.reduce = nn.Linear(self.netvlad.descriptor_dim, config.descriptor_dim)
+
+    def forward(self, context: Float[Tensor, "M C h w"]) -> Float[Tensor, "M D"]:
+        with torch.autocast(context.device.type, enabled=False):
+            return F.normalize(self.reduce(self.netvlad(context.float())), dim=-1)
+
+
+class MatchGNN(nn.Module):
+    """One query, R references of known pose, no intrinsics needed: the query's pose, edge by edge and fused."""
+
+    def __init__(self, config: MatchConfig | None = None) -> None:
+        super().__init__()
+        self.config = config = config or MatchConfig()
+        self.encoder = DenseEncoder(config)
+        self.descriptor = Descriptor(config)
+        self.matcher = Matcher(config)
+        self.edge = EdgeNetwork(config)
+        self.messages = nn.ModuleList(EdgeMessages(config.edge_channels, config.heads) for _ in range(config.rounds))
+        answer = nn.Linear(config.edge_channels, 12)
+        # Every edge begins with "not moved": a rotation head that starts anywhere may start 180 degrees away.
+        nn.init.zeros_(answer.weight)
+        nn.init.zeros_(answer.bias)
+        self.head = nn.Sequential(
+            nn.LayerNorm(config.edge_channels),
+            nn.Linear(config.edge_channels, config.edge_channels),
+            nn.GELU(),
+            answer,
+        )
+
+    def encode(self, images: Tensor) -> ImageFeatures:
+        """Features of images [M, H, W, 3] with values within 0 and 255. A map's are computed once and kept."""
+        features: ImageFeatures = self.encoder(images)
+        return features
+
+    def flow(
+        self,
+        matches: Matches,
+        query_hw: tuple[int, int],
+        ref_hw: tuple[int, int],
+        query_lenses: Lenses | None,
+        ref_lenses: Lenses | None,
+    ) -> Float[Tensor, "BR 13 h w"]:
+        """What the pose network sees: geometry, and nothing of what things look like.
+
+        Rays are zero where intrinsics are not known, and two more channels say so.
+        """
+        num_graphs, num_refs = matches.confidence.shape[:2]
+        anchors = cell_anchors(*query_hw, COARSE_STRIDE, matches.xy.device)
+        here = _from_middle(anchors, query_hw).expand(num_graphs, num_refs, -1, -1)
+        there = _from_middle(matches.xy, ref_hw)
+        nothing = torch.zeros_like(here)
+        query_rays = nothing if query_lenses is None else query_lenses.rays(anchors.expand(num_graphs, -1, -1))[:, None]
+        ref_rays = nothing if ref_lenses is None else ref_lenses.rays(matches.xy)
+        knows_query = torch.full_like(matches.confidence, float(query_lenses is not None))
+        knows_ref = torch.full_like(matches.confidence, float(ref_lenses is not None))
+        parts = [
+            here,
+            there,
+            there - here,
+            matches.confidence[..., None],
+            query_rays.expand_as(here),
+            ref_rays,
+            knows_query[..., None],
+            knows_ref[..., None],
+        ]
+        cells = torch.cat(parts, dim=-1).flatten(0, 1).mT  # [BR, 13, P]
+        rows, columns = query_hw[0] // COARSE_STRIDE, query_hw[1] // COARSE_STRIDE
+        return cells.reshape(len(cells), self.edge.CHANNELS_IN, rows, columns)
+
+    def forward(
+        self,
+        query: ImageFeatures,
+        references: ImageFeatures,
+        T_world_ref: Pose,
+        ref_mask: Bool[Tensor, "B R"],
+        *,
+        query_lenses: Lenses | None = None,
+        ref_lenses: Lenses | None = None,
+    ) -> MatchAnswers:
+        """Poses of B queries among R references each; `references` holds B x R images, those of a query together."""
+        num_graphs, num_refs = ref_mask.shape
+        matches: Matches = self.matcher(query, references, num_refs)
+        query_hw = _image_size(query)
+        flow = self.flow(matches, query_hw, _image_size(references), query_lenses, ref_lenses)
+        # Geometry is what the pose is made of: the pose loss does not bend the matches to its wishes.
+        x = self.edge(flow.detach()).unflatten(0, (num_graphs, num_refs))
+        T_i_j = T_world_ref[:, :, None].inverse() @ T_world_ref[:, None]
+        relative = pose_vector(T_i_j)
+        for message_round in self.messages:
+            x = message_round(x, relative, ref_mask)
+        out = self.head(x).float()
+        T_ref_query = Pose(residual_rotation(out[..., :6]), out[..., 6:9])
+        log_sigma = out[..., 9:11].clamp(-7.0, 3.0)
+        T_world_query = fuse(T_world_ref @ T_ref_query, log_sigma, ref_mask)
+        return MatchAnswers(T_ref_query, log_sigma, out[..., 11], T_world_query, matches)
+
+
+def _image_size(features: ImageFeatures) -> tuple[int, int]:
+    height, width = features.fine.shape[2:]
+    return height * FINE_STRIDE, width * FINE_STRIDE
+
+
+def _from_middle(xy: Float[Tensor, "*B 2"], image_hw: tuple[int, int]) -> Float[Tensor, "*B 2"]:
+    """Pixels as shares of the image's longer side, from its middle."""
+    height, width = image_hw
+    middle = torch.tensor([width / 2, height / 2], device=xy.device, dtype=xy.dtype)
+    return (xy - middle) / max(height, width)
+
+
+def residual_rotation(residual: Float[Tensor, "*B 6"]) -> Float[Tensor, "*B 3 3"]:
+    """The rotation whose first two columns are those of the identity plus a residual, made orthonormal."""
+    first, second = residual.unflatten(-1, (2, 3)).unbind(dim=-2)
+    first = F.normalize(first + first.new_tensor([1.0, 0.0, 0.0]), dim=-1)
+    second = second + second.new_tensor([0.0, 1.0, 0.0])
+    second = F.normalize(second - (first * second).sum(dim=-1, keepdim=True) * first, dim=-1)
+    return torch.stack([first, second, torch.linalg.cross(first, second)], dim=-1)
+
+
+def fuse(T_world_query: Pose, log_sigma: Float[Tensor, "B R 2"], ref_mask: Bool[Tensor, "B R"]) -> Pose:
+    """One pose [B] from those of the edges [B, R], each weighed by the inverse square of the error it expects."""
+    log_weight = (-2 * log_sigma).masked_fill(~ref_mask[..., None], -torch.inf)
+    weight = log_weight.softmax(dim=1)
+    center = (weight[..., :1] * T_world_query.t).sum(dim=1)
+    mean = (weight[..., 1, None, None] * T_world_query.R).sum(dim=1)
+    # Gram-Schmidt on the mean of similar rotations: its gradient is tame where an SVD's is not.
+    first = F.normalize(mean[..., 0], dim=-1)
+    second = mean[..., 1] - (first * mean[..., 1]).sum(dim=-1, keepdim=True) * first
+    second = F.normalize(second, dim=-1)
+    return Pose(torch.stack([first, second, torch.linalg.cross(first, second)], dim=-1), center)

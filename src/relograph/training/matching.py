@@ -1,0 +1,161 @@
+"""What MatchGNN is taught with: where every cell went, how views moved, and which images see the same."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from relograph.geometry import Pose
+from relograph.graphs.correspondence import Lenses, TrueMatches, true_matches
+from relograph.models.match_gnn import (
+    COARSE_STRIDE,
+    FINE_RADIUS,
+    FINE_STRIDE,
+    MatchAnswers,
+    Matches,
+    MatchGNN,
+    fine_expectation,
+)
+from relograph.retrieval import covisibility_loss
+from relograph.rooms import StreamBatch
+
+SMALLEST_ANGLE_RAD = 1e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatchLossConfig:
+    """How much each lesson counts."""
+
+    coarse: float = 1.0
+    """The right cell."""
+    seen: float = 0.5
+    """Whether a cell is seen at all."""
+    fine: float = 0.5
+    """The place within a cell."""
+    edge: float = 0.5
+    """The pose of every edge, with the error that it expects."""
+    fused: float = 1.0
+    """The pose that all edges together say."""
+    overlap: float = 0.2
+    """The share of the query that a reference sees."""
+    retrieval: float = 0.3
+    """Descriptors that are near where images see the same."""
+    known_intrinsics: float = 0.5
+    """Share of the steps in which the network is told the lenses."""
+
+
+class MatchObjective(nn.Module):
+    """MatchGNN together with its losses."""
+
+    def __init__(self, model: MatchGNN, config: MatchLossConfig | None = None) -> None:
+        super().__init__()
+        self.model = model
+        self.config = config or MatchLossConfig()
+
+    def forward(
+        self, batch: StreamBatch, ref_mask: Bool[Tensor, "B R"], *, tell_lenses: bool
+    ) -> dict[str, Float[Tensor, ""]]:
+        """Every lesson's loss and `total`, their weighted sum. References that `ref_mask` leaves out are not shown."""
+        num_graphs, num_nodes = batch.overlap.shape
+        features = self.model.encode(batch.images.permute(0, 1, 3, 4, 2).flatten(0, 1))
+        is_query = torch.arange(num_graphs * num_nodes, device=ref_mask.device) % num_nodes == 0
+        query, references = features[is_query], features[~is_query]
+        lenses = Lenses(batch.K, batch.distortion)
+        T_world_ref, T_world_query = batch.T_world_cam[:, 1:], batch.T_world_cam[:, 0]
+        answers: MatchAnswers = self.model(
+            query,
+            references,
+            T_world_ref,
+            ref_mask,
+            query_lenses=Lenses(batch.K[:, 0], batch.distortion[:, 0]) if tell_lenses else None,
+            ref_lenses=Lenses(batch.K[:, 1:], batch.distortion[:, 1:]) if tell_lenses else None,
+        )
+        with torch.no_grad():
+            truth = true_matches(batch.depth_m, batch.T_world_cam, lenses, COARSE_STRIDE)
+        visible = truth.visible & ref_mask[..., None]
+        cell, offset = true_cells(truth, batch.depth_m.shape[2:])
+        many_query_fine = query.fine.repeat_interleave(num_nodes - 1, dim=0)
+        expected, log_chance = fine_expectation(many_query_fine, references.fine, cell.flatten(0, 1))
+        descriptors = self.model.descriptor(features.context).unflatten(0, (num_graphs, num_nodes))
+        losses = {
+            "coarse": coarse_loss(answers.matches, cell, visible),
+            "seen": seen_loss(answers.matches, truth.visible, ref_mask),
+            "fine": fine_loss(expected, log_chance, offset.flatten(0, 1), visible.flatten(0, 1)),
+            "edge": edge_loss(answers, T_world_ref.inverse() @ T_world_query[:, None], ref_mask),
+            "fused": fused_loss(answers.T_world_query, T_world_query),
+            "overlap": masked_mean(
+                F.binary_cross_entropy_with_logits(answers.overlap, batch.overlap[:, 1:], reduction="none"), ref_mask
+            ),
+            "retrieval": covisibility_loss(
+                descriptors,
+                batch.overlap,
+                torch.ones_like(batch.overlap, dtype=torch.bool),
+                negatives=batch.home[:, None] != batch.home,
+            ),
+        }
+        total = torch.stack([getattr(self.config, name) * loss for name, loss in losses.items()]).sum()
+        return {"total": total, **losses}
+
+
+def masked_mean(values: Float[Tensor, "*B"], mask: Bool[Tensor, "*B"]) -> Float[Tensor, ""]:
+    """Mean over the mask, 0 where it is empty."""
+    return values.masked_fill(~mask, 0).sum() / mask.sum().clamp_min(1)
+
+
+def true_cells(truth: TrueMatches, image_hw: tuple[int, int] | torch.Size) -> tuple[Tensor, Tensor]:
+    """Of every true match the cell of the reference [B, R, P], and the pixels from that cell's anchor [B, R, P, 2]."""
+    rows, columns = image_hw[0] // COARSE_STRIDE, image_hw[1] // COARSE_STRIDE
+    column = (truth.xy[..., 0] / COARSE_STRIDE).floor().clamp(0, columns - 1)
+    row = (truth.xy[..., 1] / COARSE_STRIDE).floor().clamp(0, rows - 1)
+    anchor = torch.stack([column, row], dim=-1) * COARSE_STRIDE + COARSE_STRIDE // 2 + 0.5
+    return (row * columns + column).long(), truth.xy - anchor
+
+
+def coarse_loss(matches: Matches, cell: Tensor, visible: Bool[Tensor, "B R P"]) -> Float[Tensor, ""]:
+    """Negative log of the chance that is given to the right cell, both ways."""
+    log_right = matches.log_coarse.gather(3, cell[..., None]).squeeze(-1)
+    return masked_mean(-0.5 * log_right, visible)
+
+
+def seen_loss(matches: Matches, visible: Bool[Tensor, "B R P"], ref_mask: Bool[Tensor, "B R"]) -> Float[Tensor, ""]:
+    """Cross entropy of whether a cell is seen."""
+    wrong = F.binary_cross_entropy_with_logits(matches.seen, visible.float(), reduction="none")
+    return masked_mean(wrong.mean(dim=-1), ref_mask)
+
+
+def fine_loss(
+    expected: Float[Tensor, "M P 2"],
+    log_chance: Float[Tensor, "M P K"],
+    offset: Float[Tensor, "M P 2"],
+    visible: Bool[Tensor, "M P"],
+) -> Float[Tensor, ""]:
+    """Pixels between the expected and the true place, and the chance given to the right fine cell."""
+    distance = F.smooth_l1_loss(expected, offset, reduction="none").sum(dim=-1)
+    # An anchor is the left upper pixel of its fine cell, so half a pixel more is counted from the cell's border.
+    step = ((offset + 0.5) / FINE_STRIDE).floor().clamp(-FINE_RADIUS, FINE_RADIUS).long()
+    width = 2 * FINE_RADIUS + 1
+    right = (step[..., 1] + FINE_RADIUS) * width + step[..., 0] + FINE_RADIUS
+    log_right = log_chance.gather(2, right[..., None]).squeeze(-1)
+    return masked_mean(distance - 0.5 * log_right, visible)
+
+
+def angle_between(R_a: Float[Tensor, "*B 3 3"], R_b: Float[Tensor, "*B 3 3"]) -> Float[Tensor, "*B"]:
+    """Radians between rotations, with a gradient also where they agree."""
+    chord = (R_a - R_b).square().sum(dim=(-2, -1))  # 8 sin^2(angle / 2)
+    return 2 * torch.asin((chord / 8).clamp(SMALLEST_ANGLE_RAD**2, 0.999).sqrt())
+
+
+def edge_loss(answers: MatchAnswers, T_ref_query: Pose, ref_mask: Bool[Tensor, "B R"]) -> Float[Tensor, ""]:
+    """Laplace's negative log likelihood: errors divided by what was expected, and the log of what was expected."""
+    distance = (answers.T_ref_query.t - T_ref_query.t).abs().sum(dim=-1)
+    angle = angle_between(answers.T_ref_query.R, T_ref_query.R)
+    errors = torch.stack([distance, angle], dim=-1)
+    return masked_mean((errors * torch.exp(-answers.log_sigma) + answers.log_sigma).sum(dim=-1), ref_mask)
+
+
+def fused_loss(T_world_query: Pose, T_true: Pose) -> Float[Tensor, ""]:
+    """Metres and, five times, radians: a degree counts like nine centimetres."""
+    distance: Tensor = (T_world_query.t - T_true.t).norm(dim=-1)
+    return (distance + 5 * angle_between(T_world_query.R, T_true.R)).mean()
