@@ -197,6 +197,6 @@ def _hold_out(
         elif len(sequences.unique()) > 1:
             held_out[rows[sequences == sequences.max()]] = True
         else:
-            held_out[rows[-max(1, round(share * len(rows))) :]] = True
+            held_out[rows[-min(max(1, round(share * len(rows))), len(rows) - 1) :]] = True
             notes.append(f"{name} has one training sequence: its last frames are held out for validation")
     return held_out, tuple(notes)
