@@ -1,11 +1,11 @@
 """RoomStream: endless graphs of photographs with exact poses, rendered where the training runs and never stored."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from relograph.errors import ConfigError
@@ -49,6 +49,12 @@ class StreamConfig:
     """Largest first radial coefficient of the lens."""
     any_roll_share: float = 0.15
     """Share of cameras that are turned about their view by any angle; the others are held nearly upright."""
+    useless_share: float = 0.0
+    """Share of neighbours that see nothing of the query: what retrieval finds when it errs."""
+    elsewhere_share: float = 0.0
+    """Share of graphs whose query was taken in another home than its neighbours."""
+    portrait_share: float = 0.0
+    """Share of batches of upright photographs; they are as wide as the others are high."""
     layout: LayoutConfig = field(default_factory=LayoutConfig)
     effects: Effects = field(default_factory=Effects)
     seed: int = 0
@@ -65,8 +71,11 @@ class StreamConfig:
             not 0 <= self.max_distortion <= 0.1
         ):  # beyond it, corners of wide images lie outside what the formula can reach
             raise ConfigError(f"max_distortion must be within 0 and 0.1, got {self.max_distortion}. A phone has 0.05.")
-        if not 0 <= self.any_roll_share <= 1:
-            raise ConfigError(f"any_roll_share must be a share within 0 and 1, got {self.any_roll_share}.")
+        for name in ("any_roll_share", "useless_share", "elsewhere_share", "portrait_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name} must be a share within 0 and 1, got {getattr(self, name)}.")
+        if self.elsewhere_share and self.num_homes < 2:
+            raise ConfigError("elsewhere_share needs at least 2 homes at a time. Raise num_homes.")
         if not 1 <= self.num_nodes <= self.views_per_home:
             raise ConfigError(
                 f"num_nodes must be within 1 and views_per_home ({self.views_per_home}), got {self.num_nodes}."
@@ -95,6 +104,8 @@ class StreamBatch:
     """Share of the query's pixels that each image sees; the query's own is 1."""
     home: Int[Tensor, "B"]
     """Graphs with the same number show the same home."""
+    is_here: Bool[Tensor, "B"]
+    """False where the query was taken in another home; its pose then means nothing."""
 
 
 class RoomStream:
@@ -146,25 +157,37 @@ class RoomStream:
         b = torch.arange(count, device=self.device).repeat(count)
         return covisibility(coarse[a], depth_m[a], coarse[b], depth_m[b], tolerance=0.1).reshape(count, count)
 
-    def _choose(
-        self, overlaps: Float[Tensor, "homes M M"], generator: torch.Generator
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """For every graph its home, its N views (the query first), and their overlap with the query."""
+    def _choose(self, overlaps: Float[Tensor, "homes M M"], generator: torch.Generator) -> "_Choice":
+        """For every graph its N views, the query first, and their overlap with the query."""
         config = self.config
-        home = torch.randint(config.num_homes, (config.graphs_per_batch,), generator=generator)
-        query = torch.randint(config.views_per_home, (config.graphs_per_batch,), generator=generator)
-        luck = torch.rand(config.graphs_per_batch, config.views_per_home, generator=generator)
-        home, query, luck = home.to(self.device), query.to(self.device), luck.to(self.device)
+        graphs, nodes, views = config.graphs_per_batch, config.num_nodes, config.views_per_home
+
+        def luck(*shape: int) -> Tensor:
+            return torch.rand(*shape, generator=generator).to(self.device)
+
+        home = torch.randint(config.num_homes, (graphs,), generator=generator).to(self.device)
+        query = torch.randint(views, (graphs,), generator=generator).to(self.device)
         seen = overlaps[home, query]  # [B, M]
         low, high = config.overlap
         off_range = (low - seen).clamp_min(0) + (seen - high).clamp_min(0)
         # Within the wanted range luck decides; outside it the distance to the range does.
-        score = luck - 1e3 * off_range
-        score[torch.arange(len(query), device=self.device), query] = torch.inf
-        chosen = score.topk(config.num_nodes, dim=1).indices  # the query first, as its score is infinite
+        score = luck(graphs, views) - 1e3 * off_range
+        score[torch.arange(graphs, device=self.device), query] = torch.inf
+        chosen = score.topk(nodes, dim=1).indices  # the query first, as its score is infinite
+        if config.useless_share:
+            useless = (luck(graphs, views) - 1e3 * seen).topk(nodes, dim=1).indices
+            is_useless = luck(graphs, nodes) < config.useless_share
+            is_useless[:, 0] = False
+            chosen = torch.where(is_useless, useless, chosen)
         overlap = seen.gather(1, chosen)
         overlap[:, 0] = 1
-        return home, chosen, overlap
+        home_of_node = home[:, None].repeat(1, nodes)
+        is_here = luck(graphs) >= config.elsewhere_share
+        if config.elsewhere_share:
+            other = home + torch.randint(1, config.num_homes, (graphs,), generator=generator).to(self.device)
+            home_of_node[:, 0] = torch.where(is_here, home, other % config.num_homes)
+            overlap[:, 1:] = torch.where(is_here[:, None], overlap[:, 1:], 0.0)
+        return _Choice(home_of_node, chosen, overlap, is_here)
 
     def __iter__(self) -> Iterator[StreamBatch]:
         config = self.config
@@ -179,16 +202,18 @@ class RoomStream:
         overlaps = torch.stack([home[2] for home in pool])
         next_home = config.num_homes
         while True:
-            home, chosen, overlap = self._choose(overlaps, generator)
-            view_idx = (home[:, None] * config.views_per_home + chosen).flatten()
+            choice = self._choose(overlaps, generator)
+            view_idx = (choice.home_of_node * config.views_per_home + choice.view).flatten()
+            is_portrait = bool(torch.rand((), generator=generator) < config.portrait_share)
             images_in_batch = len(view_idx)
             optics = random_optics(images_in_batch, config.image_width, generator)
             # One map is photographed in one light; the query comes at another time of day.
             map_light = optics.light_gain.unflatten(0, (-1, config.num_nodes))
             map_light[:, 1:] = map_light[:, 1:2]
-            batch_views = views[view_idx]
+            upright = views[view_idx]
+            batch_views = sensor_turned(upright) if is_portrait else upright
             images, depth_m = photograph(
-                rooms[home.repeat_interleave(config.num_nodes)],
+                rooms[choice.home_of_node.flatten()],
                 batch_views,
                 self.atlas,
                 optics.to(self.device),
@@ -198,7 +223,13 @@ class RoomStream:
                 effects=config.effects,
                 darkroom=self._darkroom,
             )
-            yield self._as_batch(images, depth_m, batch_views, overlap, home)
+            if is_portrait:
+                images, depth_m = turned_back(images), turned_back(depth_m)
+                middle_px = torch.stack(
+                    [config.image_height - upright.principal_px[:, 1], upright.principal_px[:, 0]], 1
+                )
+                upright = replace(upright, principal_px=middle_px, focal_px=upright.focal_px.flip(1))
+            yield self._as_batch(images, depth_m, upright, choice)
             for _ in range(config.homes_renewed_per_batch):
                 slot = next_home % config.num_homes
                 new_rooms, new_views, new_overlaps = self._new_home(next_home)
@@ -209,7 +240,7 @@ class RoomStream:
                 overlaps[slot] = new_overlaps
                 next_home += 1
 
-    def _as_batch(self, images: Tensor, depth_m: Tensor, views: Views, overlap: Tensor, home: Tensor) -> StreamBatch:
+    def _as_batch(self, images: Tensor, depth_m: Tensor, views: Views, choice: "_Choice") -> StreamBatch:
         graphs = (self.config.graphs_per_batch, self.config.num_nodes)
         K = torch.zeros(len(views.center), 3, 3, device=self.device)
         K[:, 0, 0], K[:, 1, 1], K[:, 2, 2] = views.focal_px[:, 0], views.focal_px[:, 1], 1
@@ -220,6 +251,31 @@ class RoomStream:
             T_world_cam=Pose(views.R_room_cam.unflatten(0, graphs), views.center.unflatten(0, graphs)),
             K=K.unflatten(0, graphs),
             distortion=views.distortion.unflatten(0, graphs),
-            overlap=overlap,
-            home=home,
+            overlap=choice.overlap,
+            home=choice.home_of_node[:, -1],
+            is_here=choice.is_here,
         )
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """Which views make the graphs of a batch."""
+
+    home_of_node: Int[Tensor, "B N"]
+    view: Int[Tensor, "B N"]
+    overlap: Float[Tensor, "B N"]
+    is_here: Bool[Tensor, "B"]
+
+
+def sensor_turned(views: Views) -> Views:
+    """The same cameras held upright: their sensors are turned by 90 degrees about the view.
+
+    So upright photographs have the size on the sensor of all others, and the renderer is not compiled for another.
+    """
+    right, down, ahead = views.R_room_cam.unbind(dim=-1)
+    return replace(views, R_room_cam=torch.stack([down, -right, ahead], dim=-1))
+
+
+def turned_back(pixels: Tensor) -> Tensor:
+    """What a turned sensor saw, [..., H, W], as one holds the photograph: [..., W, H]."""
+    return pixels.flip(-2).transpose(-2, -1).contiguous()
