@@ -52,7 +52,7 @@ def network_command(
     from relograph.environment import compute_device
     from relograph.progress import TerminalProgress
     from relograph.results import command_line, write_result
-    from relograph.training.benchmark import benchmark_network, network_table
+    from relograph.training.benchmark import COMPILER_MODES, benchmark_network, network_table
 
     kind = compute_device(device).kind
     rows, rate = benchmark_network(
@@ -61,7 +61,7 @@ def network_command(
         channels=channels,
         image_hw=(height, height * 4 // 3),
         steps=steps,
-        compiled=(False, True) if kind == "cuda" else (False,),
+        runtimes=("eager",) if kind == "cpu" else tuple(COMPILER_MODES),
         progress=TerminalProgress(),
     )
     typer.echo(network_table(rows, rate))

@@ -1,5 +1,6 @@
 """How fast the paper's network trains and answers, against what the chip can do."""
 
+import copy
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +11,8 @@ from torch import Tensor
 
 from relograph.geometry import Pose
 from relograph.graphs import PosedImages
-from relograph.models import ModelConfig, RelPoseGNN, build_model
+from relograph.models import ModelConfig, PoseModel, build_model
+from relograph.models.folding import fold_batch_norm
 from relograph.progress import SILENT, Progress
 from relograph.training.config import DataConfig, GraphConfig, OptimConfig, TrainConfig
 from relograph.training.loop import fastest_convolutions, make_fabric, make_optimizer, training_loss
@@ -22,6 +24,11 @@ PAPER_IMAGE_HW = (256, 341)
 # down (every layer on every edge). A training step costs three times the forward pass.
 ENCODER_GMAC, GRAPH_GMAC = 52.1, 4.2
 
+COMPILER_MODES = {"eager": None, "compiled": "default", "compiled, CUDA graphs": "reduce-overhead"}
+"""How a training step can be run, and what torch's compiler is told then."""
+SMALLEST_BATCH_ONLY = "compiled, CUDA graphs"
+"""Replaying kernels instead of launching them helps where launching takes longer than computing, and only there."""
+
 
 @dataclass(frozen=True)
 class TrainingSpeed:
@@ -31,7 +38,7 @@ class TrainingSpeed:
     channels: int
     image_height: int
     image_width: int
-    compiled: bool
+    runtime: str
     graphs_per_second: float
     seconds_to_compile: float
     teraflops: float
@@ -49,6 +56,10 @@ class QuerySpeed:
     runtime: str
     milliseconds_median: float
     milliseconds_p95: float
+    seconds_to_prepare: float
+    """Folding, compiling, capturing."""
+    difference_from_eager: float
+    """Largest difference of the answer from the plain network's, as a share of its largest number."""
 
 
 def measured_bf16_teraflops(device: torch.device) -> float:
@@ -104,16 +115,16 @@ def training_speed(
     device: torch.device,
     channels: int,
     image_hw: tuple[int, int],
-    compiled: bool,
+    runtime: str,
     bf16_teraflops: float | None,
     steps: int,
 ) -> TrainingSpeed:
-    """Graphs a second of whole training steps."""
+    """Graphs a second of whole training steps, run in one of the ways of `COMPILER_MODES`."""
     config = TrainConfig(
         model=ModelConfig(channels=channels, target="world"),
         data=DataConfig(image_height=image_hw[0]),
         graph=GraphConfig(),
-        optim=OptimConfig(batch_size=batch_size, compile=compiled),
+        optim=OptimConfig(batch_size=batch_size),
     )
     frames = random_frames(max(512, 8 * batch_size), image_hw, device)
     rows = torch.arange(len(frames), device=device)
@@ -123,11 +134,15 @@ def training_speed(
     objective = PoseObjective(build_model(config.model)).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks the keyword
     optimizer = make_optimizer(objective, config.optim)
     wrapped, fabric_optimizer = fabric.setup(objective, optimizer)
-    run: Callable[..., Tensor] = torch.compile(wrapped) if compiled else wrapped
+    run: Callable[..., Tensor] = wrapped
+    if (mode := COMPILER_MODES[runtime]) is not None:
+        torch.compiler.reset()  # after another batch size the compiler would take sizes for variables
+        run = torch.compile(wrapped, mode=mode, dynamic=False)
     batches = enumerate(source.batches(0))
 
     def step() -> None:
         number, batch = next(batches)
+        torch.compiler.cudagraph_mark_step_begin()  # what a graph of the last step gave may be overwritten
         loss = training_loss(run, batch, config, number, fabric, 1.0)
         fabric_optimizer.zero_grad(set_to_none=True)
         fabric.backward(loss)
@@ -151,7 +166,7 @@ def training_speed(
         batch_size,
         channels,
         *image_hw,
-        compiled,
+        runtime,
         per_second,
         compile_s,
         teraflops,
@@ -161,48 +176,77 @@ def training_speed(
 
 @torch.no_grad()
 def query_speeds(*, device: torch.device, channels: int, image_hw: tuple[int, int], repeats: int) -> list[QuerySpeed]:
-    """Milliseconds of one query with the map's features kept, plainly and, on a GPU, as a replayed CUDA graph."""
-    model = build_model(ModelConfig(channels=channels)).to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]  # torch's stub lacks the keyword
-    assert isinstance(model, RelPoseGNN)
-    if device.type == "cuda":
-        model = model.bfloat16()
-    dtype = next(model.parameters()).dtype
+    """Milliseconds of one query with the map's features kept, for each way of running it on this device."""
+    model = build_model(ModelConfig(channels=channels)).eval()
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     image = torch.randint(0, 256, (1, 1, *image_hw, 3), dtype=torch.uint8, device=device)
     references = torch.randn(1, 7, channels, dtype=dtype, device=device)
     there = torch.ones(1, 8, dtype=torch.bool, device=device)
 
-    def query() -> Tensor:
-        x = torch.cat([model.encode(image), references], dim=1)
-        edges = model.decode(x, there).edges
-        assert edges is not None
-        return edges[:, 1:, 0].float()
+    def query_of(model: PoseModel) -> Callable[[], Tensor]:
+        model = model.to(device, dtype, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks the keyword
 
-    speeds = [_query_speed("eager", query, device, channels, image_hw, repeats)]
+        def query() -> Tensor:
+            x = torch.cat([model.encode(image), references], dim=1)
+            edges = model.decode(x, there).edges
+            assert edges is not None
+            return edges[:, 1:, 0].float()
+
+        return query
+
+    def folded(*, fused: bool = False) -> Callable[[], Tensor]:
+        other = copy.deepcopy(model)
+        other.encoder = fold_batch_norm(other.encoder, fused=fused)
+        return query_of(other)
+
+    def plain() -> Callable[[], Tensor]:
+        return query_of(copy.deepcopy(model))
+
+    def compiled() -> Callable[[], Tensor]:
+        torch.compiler.reset()
+        return torch.compile(folded(), mode="max-autotune-no-cudagraphs", dynamic=False)
+
+    ways: dict[str, Callable[[], Callable[[], Tensor]]] = {"eager": plain, "eager, folded": folded}
     if device.type == "cuda":
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                query()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            query()
-        speeds.append(_query_speed("CUDA graph", graph.replay, device, channels, image_hw, repeats))
+        ways |= {
+            "CUDA graph": lambda: captured(plain()),
+            "CUDA graph, folded": lambda: captured(folded()),
+            "CUDA graph, folded and fused": lambda: captured(folded(fused=True)),
+            "CUDA graph, folded and compiled": lambda: captured(compiled()),
+        }
+    speeds: list[QuerySpeed] = []
+    wanted = plain()()
+    with fastest_convolutions():
+        for runtime, make in ways.items():
+            start = time.perf_counter()
+            query = make()
+            difference = float((query() - wanted).abs().max() / wanted.abs().max())
+            prepare_s = time.perf_counter() - start
+            times = sorted(each_seconds(query, device, repeats=repeats))
+            p95 = times[min(len(times) - 1, int(0.95 * len(times)))]
+            median_ms = 1e3 * statistics.median(times)
+            speeds.append(QuerySpeed(channels, *image_hw, runtime, median_ms, 1e3 * p95, prepare_s, difference))
     return speeds
 
 
-def _query_speed(
-    runtime: str,
-    work: Callable[[], object],
-    device: torch.device,
-    channels: int,
-    image_hw: tuple[int, int],
-    repeats: int,
-) -> QuerySpeed:
-    times = sorted(each_seconds(work, device, repeats=repeats))
-    p95 = times[min(len(times) - 1, int(0.95 * len(times)))]
-    return QuerySpeed(channels, *image_hw, runtime, 1e3 * statistics.median(times), 1e3 * p95)
+def captured(work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """The same work as one CUDA graph, which a GPU replays without waiting for Python."""
+    work()  # what is compiled or tried out once must be so before
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = work()
+
+    def replay() -> Tensor:
+        graph.replay()
+        return result
+
+    return replay
 
 
 def benchmark_network(
@@ -212,26 +256,30 @@ def benchmark_network(
     channels: int = 2048,
     image_hw: tuple[int, int] = PAPER_IMAGE_HW,
     steps: int = 40,
-    compiled: Sequence[bool] = (False, True),
+    runtimes: Sequence[str] = tuple(COMPILER_MODES),
     progress: Progress = SILENT,
 ) -> tuple[list[dict[str, object]], float]:
     """Rows of training and query speeds, and the measured bf16 rate in TFLOP/s."""
     rate = measured_bf16_teraflops(device)
     rows: list[dict[str, object]] = []
-    with progress.task("measuring", total=len(batch_sizes) * len(compiled) + 1) as advance:
-        for compile_it in compiled:
-            for batch_size in batch_sizes:
-                speed = training_speed(
-                    batch_size,
-                    device=device,
-                    channels=channels,
-                    image_hw=image_hw,
-                    compiled=compile_it,
-                    bf16_teraflops=rate,
-                    steps=steps,
-                )
-                rows.append({"what": "training step", **asdict(speed)})
-                advance(1)
+    trainings = [
+        (runtime, batch_size)
+        for runtime in runtimes
+        for batch_size in ([min(batch_sizes)] if runtime == SMALLEST_BATCH_ONLY else batch_sizes)
+    ]
+    with progress.task("measuring", total=len(trainings) + 1) as advance:
+        for runtime, batch_size in trainings:
+            speed = training_speed(
+                batch_size,
+                device=device,
+                channels=channels,
+                image_hw=image_hw,
+                runtime=runtime,
+                bf16_teraflops=rate,
+                steps=steps,
+            )
+            rows.append({"what": "training step", **asdict(speed)})
+            advance(1)
         rows += [
             {"what": "query", **asdict(speed)}
             for speed in query_speeds(device=device, channels=channels, image_hw=image_hw, repeats=100)
@@ -248,11 +296,10 @@ def network_table(rows: Sequence[Mapping[str, object]], bf16_teraflops: float) -
     ]
     for row in rows:
         if row["what"] == "training step":
-            how = "compiled" if row["compiled"] else "eager"
             share = row["share_of_measured_bf16_rate"]
             assert isinstance(share, float)
             figure = f"{row['graphs_per_second']:.0f} graphs/s"
-            lines.append(f"| training step | {row['batch_size']} | {how} | {figure} | {100 * share:.0f} % |")
+            lines.append(f"| training step | {row['batch_size']} | {row['runtime']} | {figure} | {100 * share:.0f} % |")
         else:
             figure = f"{row['milliseconds_median']:.2f} ms (p95 {row['milliseconds_p95']:.2f})"
             lines.append(f"| query | 1 | {row['runtime']} | {figure} | |")
