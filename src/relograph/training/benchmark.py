@@ -142,7 +142,8 @@ def training_speed(
 
     def step() -> None:
         number, batch = next(batches)
-        torch.compiler.cudagraph_mark_step_begin()  # what a graph of the last step gave may be overwritten
+        if mode == "reduce-overhead":
+            torch.compiler.cudagraph_mark_step_begin()  # what a graph of the last step gave may be overwritten
         loss = training_loss(run, batch, config, number, fabric, 1.0)
         fabric_optimizer.zero_grad(set_to_none=True)
         fabric.backward(loss)
