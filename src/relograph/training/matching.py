@@ -74,23 +74,26 @@ class MatchObjective(nn.Module):
         )
         with torch.no_grad():
             truth = true_matches(batch.depth_m, batch.T_world_cam, lenses, COARSE_STRIDE)
-        visible = truth.visible & ref_mask[..., None]
+        seen = truth.visible & batch.is_here[:, None, None]
+        visible = seen & ref_mask[..., None]
+        overlap = seen.float().mean(dim=-1)  # [B, R]
         cell, offset = true_cells(truth, batch.depth_m.shape[2:])
+        posed_edges = ref_mask & batch.is_here[:, None]
         many_query_fine = query.fine.repeat_interleave(num_nodes - 1, dim=0)
         expected, log_chance = fine_expectation(many_query_fine, references.fine, cell.flatten(0, 1))
         descriptors = self.model.descriptor(features.context).unflatten(0, (num_graphs, num_nodes))
         losses = {
             "coarse": coarse_loss(answers.matches, cell, visible),
-            "seen": seen_loss(answers.matches, truth.visible, ref_mask),
+            "seen": seen_loss(answers.matches, seen, ref_mask),
             "fine": fine_loss(expected, log_chance, offset.flatten(0, 1), visible.flatten(0, 1)),
-            "edge": edge_loss(answers, T_world_ref.inverse() @ T_world_query[:, None], ref_mask),
-            "fused": fused_loss(answers.T_world_query, T_world_query),
+            "edge": edge_loss(answers, T_world_ref.inverse() @ T_world_query[:, None], posed_edges),
+            "fused": fused_loss(answers.T_world_query, T_world_query, batch.is_here),
             "overlap": masked_mean(
-                F.binary_cross_entropy_with_logits(answers.overlap, batch.overlap[:, 1:], reduction="none"), ref_mask
+                F.binary_cross_entropy_with_logits(answers.overlap, overlap, reduction="none"), ref_mask
             ),
             "retrieval": covisibility_loss(
                 descriptors,
-                batch.overlap,
+                F.pad(overlap, (1, 0), value=1.0),
                 torch.ones_like(batch.overlap, dtype=torch.bool),
                 negatives=batch.home[:, None] != batch.home,
             ),
@@ -155,7 +158,7 @@ def edge_loss(answers: MatchAnswers, T_ref_query: Pose, ref_mask: Bool[Tensor, "
     return masked_mean((errors * torch.exp(-answers.log_sigma) + answers.log_sigma).sum(dim=-1), ref_mask)
 
 
-def fused_loss(T_world_query: Pose, T_true: Pose) -> Float[Tensor, ""]:
-    """Metres and, five times, radians: a degree counts like nine centimetres."""
-    distance: Tensor = (T_world_query.t - T_true.t).norm(dim=-1)
-    return (distance + 5 * angle_between(T_world_query.R, T_true.R)).mean()
+def fused_loss(T_world_query: Pose, T_true: Pose, is_here: Bool[Tensor, "B"]) -> Float[Tensor, ""]:
+    """Metres and, five times, radians: a degree counts like nine centimetres. Only where there is a true pose."""
+    distance = (T_world_query.t - T_true.t).norm(dim=-1)
+    return masked_mean(distance + 5 * angle_between(T_world_query.R, T_true.R), is_here)

@@ -1,0 +1,126 @@
+"""Homes that nobody trained on, each with a map and queries: where MatchGNN is chosen, calibrated and scored.
+
+Rooms come in three parts that never meet: their seeds differ, and so do the photographs on their walls. Training sees
+the first, weights and thresholds are chosen on the second, and the third is only ever scored.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, UInt8
+from torch import Tensor
+
+from relograph.errors import ConfigError
+from relograph.geometry import Pose
+from relograph.progress import SILENT, Progress
+from relograph.rooms.layout import Home, LayoutConfig, make_home, to_tensors
+from relograph.rooms.photograph import Darkroom, Effects, photograph, random_optics
+from relograph.rooms.textures import TextureAtlas, make_atlas
+from relograph.rooms.walks import scattered_views, views_of
+from relograph.rooms.world import Views
+
+Part = Literal["training", "validation", "test"]
+FIRST_SEED: dict[Part, int] = {"training": 0, "validation": 1_000_000_000, "test": 2_000_000_000}
+VIEWS_AT_ONCE = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoomMapConfig:
+    """How large the maps are, and how hard the queries."""
+
+    num_homes: int = 20
+    """Homes, each with a map of its own."""
+    map_views: int = 60
+    """Photographs in a map."""
+    query_views: int = 50
+    """Queries in each home."""
+    image_height: int = 240
+    """Pixels."""
+    image_width: int = 320
+    """Pixels."""
+    focal_range: tuple[float, float] = (0.65, 1.25)
+    """Focal length as a share of the image's longer side: one for a map, another for each of its queries."""
+    max_distortion: float = 0.05
+    """Largest first radial coefficient of the lens."""
+    any_roll_share: float = 0.05
+    """Share of cameras that are turned about their view by any angle."""
+
+    def __post_init__(self) -> None:
+        if min(self.num_homes, self.map_views, self.query_views) < 1:
+            raise ConfigError("num_homes, map_views and query_views must be at least 1.")
+
+
+@dataclass(frozen=True)
+class RoomMap:
+    """One home: photographs with their poses, some of them the map, the others its queries."""
+
+    images: UInt8[Tensor, "F H W 3"]
+    T_world_cam: Pose
+    """Batch shape [F]."""
+    K: Float[Tensor, "F 3 3"]
+    distortion: Float[Tensor, "F 2"]
+    is_query: Bool[Tensor, "F"]
+
+
+def room_maps(
+    part: Part,
+    config: RoomMapConfig | None = None,
+    *,
+    seed: int = 0,
+    atlas: TextureAtlas | None = None,
+    device: torch.device | str = "cpu",
+    progress: Progress = SILENT,
+) -> Iterator[RoomMap]:
+    """The homes of a part, one after the other; the same numbers give the same homes.
+
+    A map is photographed in one light with one lens; each query comes at another time, with a lens of its own.
+    """
+    config = config or RoomMapConfig()
+    device, first_seed = torch.device(device), FIRST_SEED[part] + seed
+    atlas = (atlas or make_atlas(first_seed, progress=progress)).to(device)
+    darkroom, layout = Darkroom.on(device), LayoutConfig()
+    with progress.task(f"photographing {part} rooms", total=config.num_homes) as advance:
+        for home_idx in range(config.num_homes):
+            rng = np.random.default_rng([first_seed, home_idx])
+            home = make_home(int(rng.integers(2**31)), atlas.range_by_family, layout)
+            views, is_query = _views_of_home(config, home, rng)
+            optics = random_optics(len(is_query), config.image_width, torch.Generator().manual_seed(home_idx))
+            optics.light_gain[~is_query] = optics.light_gain[0].clone()
+            rooms = to_tensors(home, layout).to(device)
+            images = []
+            for start in range(0, len(is_query), VIEWS_AT_ONCE):
+                some = slice(start, start + VIEWS_AT_ONCE)
+                count = len(is_query[some])
+                pixels, _ = photograph(
+                    rooms[torch.zeros(count, dtype=torch.long, device=device)],
+                    views[some].to(device),
+                    atlas,
+                    optics[some].to(device),
+                    num_boxes=layout.num_boxes,
+                    height=config.image_height,
+                    width=config.image_width,
+                    effects=Effects(),
+                    darkroom=darkroom,
+                )
+                images.append(pixels.permute(0, 2, 3, 1))
+            K = torch.zeros(len(is_query), 3, 3)
+            K[:, 0, 0], K[:, 1, 1], K[:, 2, 2] = views.focal_px[:, 0], views.focal_px[:, 1], 1
+            K[:, :2, 2] = views.principal_px
+            yield RoomMap(torch.cat(images), Pose(views.R_room_cam, views.center), K, views.distortion, is_query)
+            advance(1)
+
+
+def _views_of_home(config: RoomMapConfig, home: Home, rng: np.random.Generator) -> tuple[Views, Bool[Tensor, "F"]]:
+    """Cameras of the map, then those of the queries."""
+    count = config.map_views + config.query_views
+    center, R_room_cam = scattered_views(home, rng, count, config.any_roll_share)
+    is_query = np.arange(count) >= config.map_views
+    longer = max(config.image_height, config.image_width)
+    focal_px = rng.uniform(*config.focal_range, count) * longer
+    distortion = rng.uniform(-1, 1, (count, 2)) * [config.max_distortion, 0.2 * config.max_distortion]
+    focal_px[~is_query], distortion[~is_query] = focal_px[0], distortion[0]
+    views = views_of(center, R_room_cam, focal_px, distortion, config.image_height, config.image_width)
+    return views, torch.from_numpy(is_query)
