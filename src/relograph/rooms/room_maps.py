@@ -14,17 +14,19 @@ from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
 from relograph.errors import ConfigError
-from relograph.geometry import Pose
+from relograph.geometry import Pose, axis_angle_to_matrix
 from relograph.progress import SILENT, Progress
 from relograph.rooms.layout import Home, LayoutConfig, make_home, to_tensors
 from relograph.rooms.photograph import Darkroom, Effects, photograph, random_optics
 from relograph.rooms.textures import TextureAtlas, make_atlas
-from relograph.rooms.walks import scattered_views, views_of
+from relograph.rooms.walks import distance_to_solids, views_of, walk
 from relograph.rooms.world import Views
 
 Part = Literal["training", "validation", "test"]
 FIRST_SEED: dict[Part, int] = {"training": 0, "validation": 1_000_000_000, "test": 2_000_000_000}
 VIEWS_AT_ONCE = 32
+WALK_STEPS = 1024
+MOVE_TRIES, CLEARANCE_M = 20, 0.15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +47,12 @@ class RoomMapConfig:
     """Focal length as a share of the image's longer side: one for a map, another for each of its queries."""
     max_distortion: float = 0.05
     """Largest first radial coefficient of the lens."""
+    move_m: float = 0.16
+    """Spread along each axis between a query and the view of the map that it is taken near."""
+    turn_deg: float = 5.5
+    """Spread about each axis of the turn between them."""
     any_roll_share: float = 0.05
-    """Share of cameras that are turned about their view by any angle."""
+    """Share of queries that are turned about their view by any angle instead."""
 
     def __post_init__(self) -> None:
         if min(self.num_homes, self.map_views, self.query_views) < 1:
@@ -114,13 +120,45 @@ def room_maps(
 
 
 def _views_of_home(config: RoomMapConfig, home: Home, rng: np.random.Generator) -> tuple[Views, Bool[Tensor, "F"]]:
-    """Cameras of the map, then those of the queries."""
+    """Cameras along a walk, which make the map, then those of the queries, each near one of them."""
     count = config.map_views + config.query_views
-    center, R_room_cam = scattered_views(home, rng, count, config.any_roll_share)
+    path = walk(home, rng, WALK_STEPS)
+    kept = np.linspace(0, WALK_STEPS - 1, config.map_views).round().astype(int)
+    parent = rng.choice(kept, config.query_views)
+    center = np.concatenate([path.center[kept], _moved(home, rng, path.center[parent], config.move_m)])
+    turned = path.R_room_cam[parent] @ _turns(rng, config)
     is_query = np.arange(count) >= config.map_views
     longer = max(config.image_height, config.image_width)
     focal_px = rng.uniform(*config.focal_range, count) * longer
     distortion = rng.uniform(-1, 1, (count, 2)) * [config.max_distortion, 0.2 * config.max_distortion]
     focal_px[~is_query], distortion[~is_query] = focal_px[0], distortion[0]
-    views = views_of(center, R_room_cam, focal_px, distortion, config.image_height, config.image_width)
+    views = views_of(
+        center,
+        np.concatenate([path.R_room_cam[kept], turned]),
+        focal_px,
+        distortion,
+        config.image_height,
+        config.image_width,
+    )
     return views, torch.from_numpy(is_query)
+
+
+def _moved(
+    home: Home, rng: np.random.Generator, center: Float[np.ndarray, "n 3"], move_m: float
+) -> Float[np.ndarray, "n 3"]:
+    """Places around others, none of them in or at a piece of furniture; where luck finds none, the place itself."""
+    moved, is_free = center.copy(), np.zeros(len(center), dtype=bool)
+    for _ in range(MOVE_TRIES):
+        tried = center + rng.normal(0, move_m, center.shape)
+        accepted = ~is_free & (distance_to_solids(home, tried) > CLEARANCE_M)
+        moved[accepted] = tried[accepted]
+        is_free |= accepted
+    return moved
+
+
+def _turns(rng: np.random.Generator, config: RoomMapConfig) -> Float[np.ndarray, "n 3 3"]:
+    """Turns by a few degrees about any axis, and for some about the view by any angle."""
+    rotvec = rng.normal(0, np.radians(config.turn_deg), (config.query_views, 3))
+    any_roll = rng.random(config.query_views) < config.any_roll_share
+    rotvec[any_roll] = [0, 0, 1] * rng.uniform(-np.pi, np.pi, (int(any_roll.sum()), 1))
+    return np.asarray(axis_angle_to_matrix(torch.from_numpy(rotvec)))
