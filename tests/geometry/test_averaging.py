@@ -8,6 +8,7 @@ import torch
 from scipy.optimize import minimize
 from scipy.spatial.transform import Rotation
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from relograph.errors import GeometryError
 from relograph.geometry import (
@@ -123,6 +124,28 @@ def test_points_that_coincide_are_their_own_median() -> None:
     points = torch.tensor([[1.0, 2.0, 3.0]] * 4)
     assert geometric_median(points).tolist() == [1.0, 2.0, 3.0]
     assert geometric_median(points[:1]).tolist() == [1.0, 2.0, 3.0]
+
+
+class CountingOperations(TorchDispatchMode):
+    """How often torch computes something."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("rounding", [1e-16, 1e-7])
+def test_points_that_agree_but_for_rounding_take_no_longer_than_others(rounding: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    place, scatter = (torch.randn(20, num, 3, generator=generator).double() for num in (1, 7))
+    counts = []
+    for points in (place + scatter, place + rounding * scatter):
+        with CountingOperations() as counting:
+            geometric_median(points)
+        counts.append(counting.count)
+    assert counts[1] < 2 * counts[0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -50,7 +50,8 @@ def geometric_median(
         start,
         offsets_from=lambda here: x - here[..., None, :],
         moved_by=torch.add,
-        small=SMALL_STEP * spread,
+        # Nor are steps that the coordinates have no digits for.
+        small=torch.maximum(SMALL_STEP * spread, torch.finfo(x.dtype).eps * x.abs().amax(dim=(-2, -1))[..., None]),
     )
     return median.to(points.dtype)
 
