@@ -71,7 +71,9 @@ class Retriever(nn.Module):
 
     @torch.no_grad()
     def whiten(self, images: UInt8[Tensor, "F H W 3"], dim: int) -> None:
-        """Fit the reduction to `dim` numbers on these images."""
+        """Fit the reduction to `dim` numbers on these images, to fewer where they are too few; 0 reduces nothing."""
         self.whitening_mean, self.whitening_projection = torch.zeros(0), torch.zeros(0, 0)
-        whitening = PCAWhitening.fit(self.describe(images), dim)
-        self.whitening_mean, self.whitening_projection = whitening.mean, whitening.projection
+        dim = min(dim, len(images) - 1, self.netvlad.descriptor_dim)
+        if dim > 0:
+            whitening = PCAWhitening.fit(self.describe(images), dim)
+            self.whitening_mean, self.whitening_projection = whitening.mean, whitening.projection

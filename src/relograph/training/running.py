@@ -93,9 +93,7 @@ def make_retriever(
         return data.frames.images[chosen.to(data.frames.images.device)]
 
     retriever.initialise(some(KMEANS_IMAGES), generator)
-    dim = min(config.descriptor_dim, len(rows) - 1, retriever.netvlad.descriptor_dim)
-    if dim > 0:
-        retriever.whiten(some(WHITENING_IMAGES), dim)
+    retriever.whiten(some(WHITENING_IMAGES), config.descriptor_dim)
     return retriever
 
 
@@ -349,8 +347,7 @@ def pretrain(
     }
     objective = PoseObjective(model, retriever.netvlad, config.retrieval)
     run_training(config, objective, source, output, fabric=fabric, metadata=metadata, progress=progress)
-    shown = images_of(source.with_homes(FEW_HOMES), WHITENING_IMAGES)
-    retriever.whiten(shown, min(config.retrieval.descriptor_dim, len(shown) - 1))
+    retriever.whiten(images_of(source.with_homes(FEW_HOMES), WHITENING_IMAGES), config.retrieval.descriptor_dim)
     if fabric.is_global_zero:
         save_retriever(retriever, output / "retriever")
     return retriever
