@@ -1,6 +1,7 @@
 """What the documents say is run: their Python, their commands, their links."""
 
 import re
+import runpy
 import shlex
 import shutil
 import tomllib
@@ -9,11 +10,14 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from torch.distributed.run import get_args_parser
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from relograph.cli.app import app
 from relograph.evaluation.experiment_report import write_report
+from relograph.evaluation.paper_numbers import paper_numbers
+from small_roots import HEIGHT, WIDTH, write_seven_scenes_root
 
 REPOSITORY = Path(__file__).parents[1]
 DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])
@@ -31,10 +35,10 @@ TAKES_MINUTES = {
     ("experiments", "report"),
     ("demo",),
 }
-"""Commands of which a document's line is only parsed; their own tests run them on something small."""
+"""Commands of which a document's line is only parsed, unless `takes_seconds` knows better."""
 
-STAND_INS = ("kitchen", "demo/rooms/room-1")
-"""Scenes that documents speak of; a scene of three frames stands in for each."""
+SCENE, ROOM = "kitchen", "demo/rooms/room-1"
+"""Scenes that documents speak of; one of three frames stands in for the first, one of 18 for the second."""
 
 
 @dataclass(frozen=True)
@@ -72,20 +76,37 @@ def run_shell_line(line: str) -> None:
                     assert requirement.extras <= EXTRAS, line
         case ["relograph", *arguments]:
             run_relograph(arguments, line)
+        case ["torchrun", *arguments]:
+            parsed = get_args_parser().parse_args(arguments)  # torchrun's own parser
+            assert (parsed.module, parsed.training_script) == (True, "relograph"), line
+            parse_relograph(parsed.training_script_args)
         case _:
             pytest.fail(f"a command that no test knows how to check: {line}")
 
 
 def run_relograph(arguments: list[str], line: str) -> None:
-    for slow in TAKES_MINUTES:
-        if tuple(arguments[: len(slow)]) == slow:
-            command = get_command(app)
-            for name in slow:
-                command = command.commands[name]
-            command.make_context(slow[-1], arguments[len(slow) :])  # raises where an option is not known
-            return
+    is_slow = any(tuple(arguments[: len(slow)]) == slow for slow in TAKES_MINUTES)
+    if is_slow and not takes_seconds(arguments):
+        parse_relograph(arguments)
+        return
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, f"{line}\n{done.output}"
+
+
+def takes_seconds(arguments: list[str]) -> bool:
+    """Whether a training, an evaluation or an experiment is small enough to be run: the tiny preset, or its run."""
+    if arguments[0] == "eval":
+        return Path(arguments[1]).is_dir()  # only a line before it can have made it
+    return arguments[0] in ("train", "experiments") and ("tiny" in arguments or "--list-settings" in arguments)
+
+
+def parse_relograph(arguments: list[str]) -> None:
+    """Raise where a command or an option is not known."""
+    command, name = get_command(app), "relograph"
+    while hasattr(command, "commands"):
+        name, *arguments = arguments
+        command = command.commands[name]
+    command.make_context(name, arguments)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
@@ -93,11 +114,13 @@ def test_code_in_a_document_runs(
     document: Path, seven_scenes_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     folder = tmp_path / "reader"
-    for name in STAND_INS:
-        shutil.copytree(seven_scenes_folder, folder / name)
-        # Rooms know their intrinsics; COLMAP's format cannot do without.
-        (folder / name / "camera.txt").write_text("PINHOLE 32 24 30 30 16 12\n")
+    shutil.copytree(seven_scenes_folder, folder / SCENE)
+    write_seven_scenes_root((folder / ROOM).parent, (Path(ROOM).name,), num_frames=6)
+    # Rooms know their intrinsics; COLMAP's format cannot do without.
+    (folder / SCENE / "camera.txt").write_text("PINHOLE 32 24 30 30 16 12\n")
+    (folder / ROOM / "camera.txt").write_text(f"PINHOLE {WIDTH} {HEIGHT} 60 60 {WIDTH / 2} {HEIGHT / 2}\n")
     monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     names: dict[str, object] = {}
     for block in blocks_of(document):
         if block.language == "python":
@@ -118,6 +141,10 @@ def test_links_of_a_document_lead_to_files(document: Path):
 def test_a_wrong_option_in_a_document_would_be_noticed():
     with pytest.raises(Exception, match="--room-count"):
         run_shell_line("relograph rooms create rooms --room-count 7")
+    with pytest.raises(Exception, match="--presets"):
+        run_shell_line("torchrun --nproc-per-node 2 -m relograph train --presets tiny")
+    with pytest.raises(SystemExit):
+        run_shell_line("torchrun --nproc-per-gpu 2 -m relograph train --preset tiny")
 
 
 def test_the_readme_shows_code_and_commands():
@@ -136,3 +163,24 @@ def test_the_paper_is_cited_in_the_readme_the_notice_and_the_citation_file():
 def test_the_documents_say_what_the_committed_results_say():
     assert "images a second" in (REPOSITORY / "README.md").read_text(encoding="utf-8")
     assert write_report(REPOSITORY / "results" / "experiments", REPOSITORY / "docs", check=True) == []
+
+
+def test_the_page_on_training_has_every_setting_and_preset_in_the_configurations_own_words():
+    script = runpy.run_path(str(REPOSITORY / "docs" / "write_settings.py"))
+    page = (REPOSITORY / "docs" / "training.md").read_text(encoding="utf-8")
+    assert script["written_anew"](page) == page, "run: python docs/write_settings.py"
+    assert "| `graph.stride` | int | `5` | Every so many-th of the most similar images becomes a reference. |" in page
+    assert "| `graph.stride` |  | 3 |" in page  # Cambridge's
+
+
+def test_the_page_on_training_quotes_the_paper_as_the_tables_do():
+    page = " ".join((REPOSITORY / "docs" / "training.md").read_text(encoding="utf-8").split())
+    tables, citation = paper_numbers().tables, paper_numbers().citations["turkoglu2021visual"]
+    for table, method, average in (
+        ("table1", "RelPoseGNN", "Avg."),
+        ("table2", "RelPoseGNN", "Avg. (7)"),
+        ("table1", "DenseVLAD", "Avg."),
+    ):
+        errors = tables[table].row(method).averages[average]
+        assert f"{errors.translation_m:.2f} m / {errors.rotation_deg:.1f}°" in page
+    assert citation.title in page

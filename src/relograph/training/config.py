@@ -91,11 +91,13 @@ class OptimConfig:
     """How the weights are found."""
 
     learning_rate: float = 5e-5
+    """Of Adam, before the schedule lowers it."""
     weight_decay: float = 5e-4
     """L2 penalty of Adam; the weights of the loss have none."""
     batch_size: int = 8
     """Graphs in a step, over all processes together."""
     epochs: int = 50
+    """Epochs that a training lasts, unless it stops early."""
     steps_per_epoch: int = 0
     """Steps between two validations; 0 means that every training frame is the query once."""
     schedule: Literal["step", "cosine"] = "step"

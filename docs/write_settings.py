@@ -1,0 +1,47 @@
+"""Writes the tables of settings and presets in docs/training.md, from the configuration's own words.
+
+Run: python docs/write_settings.py
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from relograph.configuration import describe_fields
+from relograph.evaluation.experiment_report import filled
+from relograph.training.config import TrainConfig
+from relograph.training.presets import PRESETS
+
+PAGE = Path(__file__).with_name("training.md")
+
+
+def settings_table() -> str:
+    """Every setting, with what it is without a preset."""
+    rows = [(f"`{field.path}`", field.type, f"`{field.default}`", field.doc) for field in describe_fields(TrainConfig)]
+    return table(("Setting", "Values", "Default", "What it does"), rows)
+
+
+def presets_table() -> str:
+    """Where presets differ from the defaults, or among each other."""
+    default = {field.path: field.default for field in describe_fields(TrainConfig)}
+    values = {name: {field.path: field.default for field in describe_fields(PRESETS[name])} for name in PRESETS}
+    changed = [path for path in default if any(preset[path] != default[path] for preset in values.values())]
+    rows = [
+        (f"`{path}`", *(preset[path] if preset[path] != default[path] else "" for preset in values.values()))
+        for path in changed
+    ]
+    return table(("Setting", *(f"`{name}`" for name in PRESETS)), rows)
+
+
+def table(titles: Sequence[str], rows: Sequence[Sequence[str | None]]) -> str:
+    """A table in Markdown."""
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", r"\|") for cell in line) + " |" for line in lines)
+
+
+def written_anew(text: str) -> str:
+    """The page with both tables as they should be."""
+    return filled(text, {"settings": settings_table, "presets": presets_table})
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written_anew(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
