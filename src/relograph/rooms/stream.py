@@ -125,6 +125,8 @@ class RoomStream:
         self.atlas = (atlas or make_atlas(self.config.seed, progress=progress)).to(self.device)
         self._progress = progress
         self._darkroom = Darkroom.on(self.device)
+        self.least_overlap = self.config.overlap[0]
+        """Of neighbours from now on; a training may lower it as it goes."""
 
     def _new_home(self, home_idx: int) -> tuple[Rooms, Views, Tensor]:
         """Home number `home_idx` of this stream, its cameras, and how much each of them sees of each other."""
@@ -168,7 +170,7 @@ class RoomStream:
         home = torch.randint(config.num_homes, (graphs,), generator=generator).to(self.device)
         query = torch.randint(views, (graphs,), generator=generator).to(self.device)
         seen = overlaps[home, query]  # [B, M]
-        low, high = config.overlap
+        low, high = self.least_overlap, config.overlap[1]
         off_range = (low - seen).clamp_min(0) + (seen - high).clamp_min(0)
         # Within the wanted range luck decides; outside it the distance to the range does.
         score = luck(graphs, views) - 1e3 * off_range

@@ -4,7 +4,7 @@ import csv
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from relograph.models import all_edges
 from relograph.models.checkpoint import load_checkpoint, load_into, save_checkpoint
 from relograph.progress import SILENT, Progress
 from relograph.training.config import OptimConfig, TrainConfig
-from relograph.training.objective import PoseObjective
+from relograph.training.objective import Objective, PoseObjective
 from relograph.training.sources import DROPOUT, GraphSource, generator_for
 
 if TYPE_CHECKING:
@@ -29,7 +29,15 @@ if TYPE_CHECKING:
 
 STEPS_PER_LOG = 20
 CHECKPOINT_SECONDS = 90.0
-LOG_COLUMNS = ("step", "epoch", "loss", "beta", "gamma", "learning_rate", "graphs_per_second", "validation_loss")
+
+
+def log_columns(watched: Iterable[str]) -> tuple[str, ...]:
+    """Columns of `log.csv`."""
+    return ("step", "epoch", "loss", *watched, "learning_rate", "graphs_per_second", "validation_loss")
+
+
+LOG_COLUMNS = log_columns(("beta", "gamma"))
+"""Those of the paper's networks."""
 
 
 def make_fabric(device: str = "cpu", precision: str = "float32") -> "Fabric":
@@ -72,11 +80,13 @@ def learning_rate(config: OptimConfig, step: int, steps_per_epoch: int) -> float
     return config.learning_rate * warmup * float(config.step_factor**steps_down)
 
 
-def make_optimizer(objective: PoseObjective, config: OptimConfig) -> torch.optim.Adam:
+def make_optimizer(objective: nn.Module, config: OptimConfig) -> torch.optim.Adam:
     """Adam with the paper's weight decay, and none on the weights of the loss."""
-    loss_weights = list(objective.loss.parameters())
+    loss_weights = [p for name, p in objective.named_parameters() if name.startswith("loss.")]
     others = [p for name, p in objective.named_parameters() if not name.startswith("loss.")]
-    groups: list[dict[str, Any]] = [{"params": others}, {"params": loss_weights, "weight_decay": 0.0}]
+    groups: list[dict[str, Any]] = [{"params": others}]
+    if loss_weights:
+        groups.append({"params": loss_weights, "weight_decay": 0.0})
     on_gpu = others[0].is_cuda
     return torch.optim.Adam(groups, lr=config.learning_rate, weight_decay=config.weight_decay, fused=on_gpu)
 
@@ -93,24 +103,56 @@ def run_training(
     metres_per_unit: float = 1.0,
     progress: Progress = SILENT,
 ) -> TrainingState:
+    """Train a network of the paper on graphs; see `run_loop`."""
+
+    def loss_of(differentiated: Callable[..., Tensor], batch: GraphBatch, step: int) -> Tensor:
+        return training_loss(differentiated, batch, config, step, fabric, metres_per_unit)
+
+    return run_loop(
+        config.optim,
+        objective,
+        source,
+        output,
+        loss_of,
+        fabric=fabric,
+        validate=validate,
+        metadata=metadata,
+        progress=progress,
+    )
+
+
+def run_loop(
+    optim: OptimConfig,
+    objective: Objective,
+    source: GraphSource,
+    output: Path,
+    loss_of: Callable[[Callable[..., Tensor], Any, int], Tensor],
+    *,
+    fabric: "Fabric",
+    validate: Callable[[nn.Module], float] | None = None,
+    metadata: Mapping[str, object] | None = None,
+    progress: Progress = SILENT,
+) -> TrainingState:
     """Train until the configuration's last epoch or until validation stops getting better; go on where it stopped.
 
-    `output` gets `last/` (with the optimizer's state) and `best/`, both checkpoints, and `log.csv`. The weights of the
-    best validation are what `objective` holds at the end.
+    `loss_of` gives the loss of a batch in a step from what is differentiated. `output` gets `last/` (with the
+    optimizer's state) and `best/`, both checkpoints, and `log.csv`. The weights of the best validation are what
+    `objective` holds at the end.
     """
-    if config.optim.batch_size % fabric.world_size:
+    if optim.batch_size % fabric.world_size:
         raise ConfigError(
             f"optim.batch_size must be a multiple of the number of processes ({fabric.world_size}), "
-            f"got {config.optim.batch_size}."
+            f"got {optim.batch_size}."
         )
-    optim, steps_per_epoch = config.optim, source.steps_per_epoch
+    steps_per_epoch = source.steps_per_epoch
     objective = objective.to(fabric.device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks the keyword
     optimizer = make_optimizer(objective, optim)
     state = TrainingState()
     if (output / "last").exists():
         state = restore(output / "last", objective, optimizer)
     saved_metadata = dict(metadata or {})
-    log = Log(output / "log.csv", state.step) if fabric.is_global_zero else None
+    columns = log_columns(objective.watched())
+    log = Log(output / "log.csv", state.step, columns) if fabric.is_global_zero else None
     wrapped, optimizer_ = fabric.setup(objective, optimizer)
     compiled: Callable[..., Tensor] = torch.compile(wrapped) if optim.compile else wrapped
 
@@ -139,7 +181,7 @@ def run_training(
                 break
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(optim, state.step, steps_per_epoch)
-            loss = training_loss(compiled, batch, config, state.step, fabric, metres_per_unit)
+            loss = loss_of(compiled, batch, state.step)
             optimizer_.zero_grad(set_to_none=True)
             fabric.backward(loss)
             if optim.gradient_clip:
@@ -183,8 +225,7 @@ def run_training(
                         step=state.step,
                         epoch=state.step / steps_per_epoch,
                         loss=float(torch.stack(recent).mean()),
-                        beta=objective.loss.beta.item(),
-                        gamma=objective.loss.gamma.item(),
+                        **{name: number.item() for name, number in objective.watched().items()},
                         learning_rate=optimizer.param_groups[0]["lr"],
                         graphs_per_second=len(recent) * optim.batch_size / (now - last_logged),
                         validation_loss=validation,
@@ -279,7 +320,7 @@ def optimizer_tensors(objective: nn.Module, optimizer: torch.optim.Optimizer) ->
     }
 
 
-def restore(folder: Path, objective: PoseObjective, optimizer: torch.optim.Optimizer) -> TrainingState:
+def restore(folder: Path, objective: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingState:
     """Put a checkpoint's weights and moments back; how far its training was."""
     checkpoint = load_checkpoint(folder)
     weights = {name: tensor for name, tensor in checkpoint.tensors.items() if not name.startswith("optimizer.")}
@@ -308,7 +349,7 @@ def restore(folder: Path, objective: PoseObjective, optimizer: torch.optim.Optim
 class Log:
     """`log.csv`, and TensorBoard's events beside it where TensorBoard is installed."""
 
-    def __init__(self, path: Path, first_step: int) -> None:
+    def __init__(self, path: Path, first_step: int, columns: Sequence[str] = LOG_COLUMNS) -> None:
         """Rows of later steps are of a run that was killed after its last checkpoint, at `first_step`; they go."""
         path.parent.mkdir(parents=True, exist_ok=True)
         kept: list[dict[str, float | None]] = []
@@ -317,11 +358,11 @@ class Log:
         partial = path.with_name(f".{path.name}.{token_hex(4)}.partial")
         try:
             with partial.open("w", newline="") as file:
-                csv.writer(file).writerows([LOG_COLUMNS, *map(_cells, kept)])
+                csv.writer(file).writerows([columns, *(_cells(row, columns) for row in kept)])
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
-        self._path = path
+        self._path, self._columns = path, tuple(columns)
         self._board: Any = None
         try:
             from torch.utils.tensorboard import SummaryWriter
@@ -332,9 +373,9 @@ class Log:
     def write(self, **values: float | None) -> None:
         """One row; None is an empty cell."""
         with self._path.open("a", newline="") as file:
-            csv.writer(file).writerow(_cells(values))
+            csv.writer(file).writerow(_cells(values, self._columns))
         if self._board is not None:
-            for column in LOG_COLUMNS[2:]:
+            for column in self._columns[2:]:
                 if values[column] is not None:
                     self._board.add_scalar(column, values[column], int(values["step"] or 0))
             self._board.flush()
@@ -345,9 +386,9 @@ class Log:
             self._board.close()
 
 
-def _cells(values: Mapping[str, float | None]) -> list[str]:
+def _cells(values: Mapping[str, float | None], columns: Sequence[str]) -> list[str]:
     """A row of the log as text."""
-    return ["" if values[column] is None else f"{values[column]:.8g}" for column in LOG_COLUMNS]
+    return ["" if values[column] is None else f"{values[column]:.8g}" for column in columns]
 
 
 def read_log(path: Path) -> list[dict[str, float | None]]:

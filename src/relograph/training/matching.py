@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from relograph.geometry import Pose
 from relograph.graphs.correspondence import Lenses, TrueMatches, true_matches
@@ -13,6 +13,7 @@ from relograph.models.match_gnn import (
     COARSE_STRIDE,
     FINE_RADIUS,
     FINE_STRIDE,
+    ImageFeatures,
     MatchAnswers,
     Matches,
     MatchGNN,
@@ -20,8 +21,10 @@ from relograph.models.match_gnn import (
 )
 from relograph.retrieval import covisibility_loss
 from relograph.rooms import StreamBatch
+from relograph.training.objective import Objective
 
 SMALLEST_ANGLE_RAD = 1e-4
+LESSONS = ("coarse", "seen", "fine", "edge", "fused", "overlap", "retrieval")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,22 +49,35 @@ class MatchLossConfig:
     """Share of the steps in which the network is told the lenses."""
 
 
-class MatchObjective(nn.Module):
+class MatchObjective(Objective):
     """MatchGNN together with its losses."""
 
     def __init__(self, model: MatchGNN, config: MatchLossConfig | None = None) -> None:
         super().__init__()
         self.model = model
         self.config = config or MatchLossConfig()
+        self._latest = {name: torch.zeros(()) for name in LESSONS}
 
-    def forward(
-        self, batch: StreamBatch, ref_mask: Bool[Tensor, "B R"], *, tell_lenses: bool
-    ) -> dict[str, Float[Tensor, ""]]:
-        """Every lesson's loss and `total`, their weighted sum. References that `ref_mask` leaves out are not shown."""
+    def watched(self) -> dict[str, Tensor]:
+        """What each lesson cost in the latest step."""
+        return self._latest
+
+    def encode(self, batch: StreamBatch) -> ImageFeatures:
+        """Features of all images of a batch, graph by graph."""
+        return self.model.encode(batch.images.permute(0, 1, 3, 4, 2).flatten(0, 1))
+
+    def answer(self, batch: StreamBatch) -> MatchAnswers:
+        """What the network says without being told any lens, with all references."""
+        query, references = split_nodes(self.encode(batch), batch.overlap.shape[1])
+        everything = torch.ones_like(batch.overlap[:, 1:], dtype=torch.bool)
+        answers: MatchAnswers = self.model(query, references, batch.T_world_cam[:, 1:], everything)
+        return answers
+
+    def forward(self, batch: StreamBatch, ref_mask: Bool[Tensor, "B R"], *, tell_lenses: bool) -> Float[Tensor, ""]:
+        """The weighted sum of all lessons' losses. References that `ref_mask` leaves out are not shown."""
         num_graphs, num_nodes = batch.overlap.shape
-        features = self.model.encode(batch.images.permute(0, 1, 3, 4, 2).flatten(0, 1))
-        is_query = torch.arange(num_graphs * num_nodes, device=ref_mask.device) % num_nodes == 0
-        query, references = features[is_query], features[~is_query]
+        features = self.encode(batch)
+        query, references = split_nodes(features, num_nodes)
         lenses = Lenses(batch.K, batch.distortion)
         T_world_ref, T_world_query = batch.T_world_cam[:, 1:], batch.T_world_cam[:, 0]
         answers: MatchAnswers = self.model(
@@ -98,8 +114,14 @@ class MatchObjective(nn.Module):
                 negatives=batch.home[:, None] != batch.home,
             ),
         }
-        total = torch.stack([getattr(self.config, name) * loss for name, loss in losses.items()]).sum()
-        return {"total": total, **losses}
+        self._latest = {name: loss.detach() for name, loss in losses.items()}
+        return torch.stack([getattr(self.config, name) * loss for name, loss in losses.items()]).sum()
+
+
+def split_nodes(features: ImageFeatures, num_nodes: int) -> tuple[ImageFeatures, ImageFeatures]:
+    """The queries of graphs, and their references, those of a query together."""
+    is_query = torch.arange(len(features.coarse), device=features.coarse.device) % num_nodes == 0
+    return features[is_query], features[~is_query]
 
 
 def masked_mean(values: Float[Tensor, "*B"], mask: Bool[Tensor, "*B"]) -> Float[Tensor, ""]:

@@ -10,7 +10,15 @@ from relograph.training.config import RetrievalConfig
 from relograph.training.losses import PoseLoss, pose_distance
 
 
-class PoseObjective(nn.Module):
+class Objective(nn.Module):
+    """A network with its losses, as the training loop sees it; weights called `loss.` have no weight decay."""
+
+    def watched(self) -> dict[str, Tensor]:
+        """Numbers that the log follows, always the same ones."""
+        raise NotImplementedError
+
+
+class PoseObjective(Objective):
     """The pose loss of a network on graphs and, if it is trained along, NetVLAD's."""
 
     def __init__(
@@ -21,6 +29,10 @@ class PoseObjective(nn.Module):
         self.loss = PoseLoss()
         self.retrieval = retrieval or RetrievalConfig()
         self.netvlad = netvlad
+
+    def watched(self) -> dict[str, Tensor]:
+        """The learned weights of the loss."""
+        return {"beta": self.loss.beta.detach(), "gamma": self.loss.gamma.detach()}
 
     def forward(
         self,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -41,8 +41,8 @@ class GraphSource(Protocol):
         """Steps between two validations."""
         ...
 
-    def batches(self, first_step: int) -> Iterator[GraphBatch]:
-        """This process's share of every step's batch, from `first_step` on."""
+    def batches(self, first_step: int) -> Iterator[Any]:
+        """This process's share of every step's batch, from `first_step` on; what a batch is, the loss knows."""
         ...
 
     def frame_names(self, step: int) -> list[str]:
