@@ -237,9 +237,13 @@ class Matcher(nn.Module):
             seen=seen.float().unflatten(0, shape),
         )
 
-    def fine_offset(self, query: ImageFeatures, references: ImageFeatures, best: Tensor) -> Float[Tensor, "M P 2"]:
+    @torch.no_grad()  # the fine features learn from their own loss, and the pose takes matches as they are
+    def fine_offset(
+        self, query: ImageFeatures, references: ImageFeatures, best: Int[Tensor, "M P"]
+    ) -> Float[Tensor, "M P 2"]:
         """Pixels between the anchor of the best cell and where the query's anchor is seen, by the fine features."""
-        return fine_expectation(query.fine, references.fine, best)[0]
+        every_cell = torch.arange(best.shape[1], device=best.device).expand_as(best)
+        return fine_expectation(query.fine, references.fine, every_cell, best)[0]
 
 
 FINE_RADIUS = 3
@@ -247,31 +251,39 @@ FINE_RADIUS = 3
 
 
 def fine_expectation(
-    query_fine: Float[Tensor, "M C h w"], ref_fine: Float[Tensor, "M C h2 w2"], cell: Tensor
-) -> tuple[Float[Tensor, "M P 2"], Float[Tensor, "M P K"]]:
-    """The expected offset in pixels from the anchor of reference cell `cell` [M, P], and the log chances of the places.
+    query_fine: Float[Tensor, "M C h w"],
+    ref_fine: Float[Tensor, "M C h2 w2"],
+    query_cell: Int[Tensor, "M S"],
+    ref_cell: Int[Tensor, "M S"],
+) -> tuple[Float[Tensor, "M S 2"], Float[Tensor, "M S K"]]:
+    """The expected offset in pixels from the anchors of cells of the reference, and the log chances of the K places.
 
-    The fine feature at each anchor of the query is compared with those around the anchor of the reference's cell.
+    The fine feature at the anchor of each query cell is compared with those around the anchor of the reference cell.
     """
-    per_cell = COARSE_STRIDE // FINE_STRIDE
-    middle = per_cell // 2  # the anchor's pixel lies in this fine cell
-    q = query_fine[:, :, middle::per_cell, middle::per_cell].flatten(2).mT  # [M, P, C]
-    height, width = ref_fine.shape[2:]
-    columns = width // per_cell
-    row, column = cell // columns * per_cell + middle, cell % columns * per_cell + middle  # [M, P]
-    step = torch.arange(-FINE_RADIUS, FINE_RADIUS + 1, device=cell.device)
-    dy, dx = torch.meshgrid(step, step, indexing="ij")
-    dy, dx = dy.flatten(), dx.flatten()  # [K]
-    y, x = row[..., None] + dy, column[..., None] + dx  # [M, P, K]
-    inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
-    place = y.clamp(0, height - 1) * width + x.clamp(0, width - 1)
-    flat = ref_fine.flatten(2).mT  # [M, hw, C]
-    batch = torch.arange(len(flat), device=cell.device)[:, None, None]
-    window = flat[batch, place]  # [M, P, K, C]
-    score = (window.float() * q.float()[:, :, None]).sum(dim=-1) / q.shape[-1] ** 0.5
-    log_chance = score.masked_fill(~inside, -1e4).log_softmax(dim=-1)  # [M, P, K]
+    q = _at_cells(query_fine, query_cell, torch.zeros(1, 2, dtype=torch.long, device=query_cell.device))[0]
+    step = torch.arange(-FINE_RADIUS, FINE_RADIUS + 1, device=ref_cell.device)
+    dy, dx = (grid.flatten() for grid in torch.meshgrid(step, step, indexing="ij"))
+    window, inside = _at_cells(ref_fine, ref_cell, torch.stack([dy, dx], dim=-1))  # [M, S, K, C]
+    score = (window * q).sum(dim=-1).float() / q.shape[-1] ** 0.5
+    log_chance = score.masked_fill(~inside, -1e4).log_softmax(dim=-1)  # [M, S, K]
     steps = torch.stack([dx, dy], dim=-1).to(log_chance.dtype) * FINE_STRIDE
     return log_chance.exp() @ steps, log_chance
+
+
+def _at_cells(
+    fine: Float[Tensor, "M C h w"], cell: Int[Tensor, "M S"], steps_yx: Int[Tensor, "K 2"]
+) -> tuple[Float[Tensor, "M S K C"], Bool[Tensor, "M S K"]]:
+    """Fine features some steps away from the anchors of cells, and whether there are any."""
+    per_cell = COARSE_STRIDE // FINE_STRIDE
+    height, width = fine.shape[2:]
+    columns, middle = width // per_cell, per_cell // 2  # an anchor's pixel lies in the middle fine cell
+    y = (cell // columns * per_cell + middle)[..., None] + steps_yx[:, 0]  # [M, S, K]
+    x = (cell % columns * per_cell + middle)[..., None] + steps_yx[:, 1]
+    inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
+    place = y.clamp(0, height - 1) * width + x.clamp(0, width - 1)
+    flat = fine.flatten(2).mT  # [M, hw, C]
+    index = place.flatten(1)[..., None].expand(-1, -1, flat.shape[2])
+    return flat.gather(1, index).unflatten(1, place.shape[1:]), inside
 
 
 # What a comparison says about the camera

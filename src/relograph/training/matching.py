@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from relograph.geometry import Pose
@@ -24,6 +24,7 @@ from relograph.rooms import StreamBatch
 from relograph.training.objective import Objective
 
 SMALLEST_ANGLE_RAD = 1e-4
+FINE_CELLS = 256
 LESSONS = ("coarse", "seen", "fine", "edge", "fused", "overlap", "retrieval")
 
 
@@ -96,12 +97,20 @@ class MatchObjective(Objective):
         cell, offset = true_cells(truth, batch.depth_m.shape[2:])
         posed_edges = ref_mask & batch.is_here[:, None]
         many_query_fine = query.fine.repeat_interleave(num_nodes - 1, dim=0)
-        expected, log_chance = fine_expectation(many_query_fine, references.fine, cell.flatten(0, 1))
+        some = some_of(visible.flatten(0, 1), FINE_CELLS)
+        expected, log_chance = fine_expectation(
+            many_query_fine, references.fine, some, cell.flatten(0, 1).gather(1, some)
+        )
         descriptors = self.model.descriptor(features.context).unflatten(0, (num_graphs, num_nodes))
         losses = {
             "coarse": coarse_loss(answers.matches, cell, visible),
             "seen": seen_loss(answers.matches, seen, ref_mask),
-            "fine": fine_loss(expected, log_chance, offset.flatten(0, 1), visible.flatten(0, 1)),
+            "fine": fine_loss(
+                expected,
+                log_chance,
+                offset.flatten(0, 1).gather(1, some[..., None].expand(-1, -1, 2)),
+                visible.flatten(0, 1).gather(1, some),
+            ),
             "edge": edge_loss(answers, T_world_ref.inverse() @ T_world_query[:, None], posed_edges),
             "fused": fused_loss(answers.T_world_query, T_world_query, batch.is_here),
             "overlap": masked_mean(
@@ -122,6 +131,12 @@ def split_nodes(features: ImageFeatures, num_nodes: int) -> tuple[ImageFeatures,
     """The queries of graphs, and their references, those of a query together."""
     is_query = torch.arange(len(features.coarse), device=features.coarse.device) % num_nodes == 0
     return features[is_query], features[~is_query]
+
+
+def some_of(visible: Bool[Tensor, "M P"], count: int) -> Int[Tensor, "M S"]:
+    """Some cells of each pair at random, those that are seen first: windows around all would fill the memory."""
+    luck = torch.rand(visible.shape, device=visible.device) + visible
+    return luck.topk(min(count, visible.shape[1]), dim=1).indices
 
 
 def masked_mean(values: Float[Tensor, "*B"], mask: Bool[Tensor, "*B"]) -> Float[Tensor, ""]:
