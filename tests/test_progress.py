@@ -1,5 +1,8 @@
 """How long work tells how far it is."""
 
+import re
+import time
+
 import pytest
 
 from relograph.progress import SILENT, TerminalProgress
@@ -13,6 +16,20 @@ def test_a_finished_task_leaves_its_count_on_stderr_and_nothing_on_stdout(capsys
     assert "rendering [seq-01]" in printed.err  # brackets are the user's, not markup
     assert "3/3" in printed.err
     assert printed.out == ""
+
+
+def test_a_bar_says_how_many_steps_a_second(capsys: pytest.CaptureFixture[str]):
+    started = time.perf_counter()
+    with TerminalProgress().task("training (graphs)", total=600_000) as advance:
+        advance(599_000)  # what a run that goes on had done before: no speed of this one
+        for _ in range(10):
+            time.sleep(0.01)
+            advance(100)
+    least = 1000 / (time.perf_counter() - started)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("training (graphs) ")
+    (rate,) = re.findall(r" 600000/600000 ([\d,]+)/s ", line)
+    assert least <= int(rate.replace(",", "")) <= 1000 / (10 * 0.01)
 
 
 def test_tasks_within_a_task_leave_one_line_in_all(capsys: pytest.CaptureFixture[str]):

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichDisplay
 
 
+BAR_WIDTH = 20
+"""Characters; with it a line of numbers in the thousands fits into a terminal of 80."""
+
+
 @runtime_checkable  # the tests check every argument's type while they run
 class Progress(Protocol):
     """Where work reports to."""
@@ -40,7 +44,7 @@ class SilentProgress:
 
 
 class TerminalProgress:
-    """Bars on stderr, one a task, with the time that is left; stdout stays free for what a command answers.
+    """Bars on stderr, one a task, with steps per second and the time that is left; stdout stays free for answers.
 
     Where stderr is no terminal (a log file, CI) a finished task leaves one plain line instead of a moving bar.
     """
@@ -72,19 +76,39 @@ def _new_display() -> "RichDisplay":
         BarColumn,
         MofNCompleteColumn,
         Progress,
+        ProgressColumn,
+        Task,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
+    from rich.text import Text
+
+    class RateColumn(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(rate_text(task.finished_speed or task.speed))
 
     return Progress(
         TextColumn("{task.description}", markup=False),
-        BarColumn(),
+        BarColumn(bar_width=BAR_WIDTH),
         MofNCompleteColumn(),
+        RateColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         console=Console(stderr=True),
     )
+
+
+def rate_text(steps_per_second: float | None) -> str:
+    """How fast a task goes, in the steps that its bar counts; nothing before that is known.
+
+    Example:
+        >>> [rate_text(rate) for rate in (0.04567, 61.28, 5432.1, None)]
+        ['0.0457/s', '61.3/s', '5,432/s', '']
+    """
+    if steps_per_second is None:
+        return ""
+    return f"{steps_per_second:,.0f}/s" if steps_per_second >= 100 else f"{steps_per_second:.3g}/s"
 
 
 SILENT: Progress = SilentProgress()
