@@ -742,5 +742,7 @@ def test_files_that_are_no_weights_are_named(tmp_path: Path):
     torch.save({"epoch": 3, "state_dict": {}}, tmp_path / "training.pth")
     with pytest.raises(CheckpointError, match="expected a state dict, tensors by name"):
         load_encoder_weights(encoder, tmp_path / "training.pth")
-    with pytest.raises(CheckpointError, match="nowhere"):
-        load_encoder_weights(encoder, tmp_path / "nowhere.pth")
+    for name, found in (("nowhere.pth", "none"), ("nowhere.safetensors", "none"), (".", "a folder")):
+        with pytest.raises(CheckpointError) as raised:
+            load_encoder_weights(encoder, tmp_path / name)
+        assert str(raised.value).startswith(f"{tmp_path / name}: expected a file of encoder weights, found {found}.")

@@ -299,6 +299,11 @@ def _tensors_in(data: bytes, where: Path) -> dict[str, Tensor]:
 
 def _read_weights(file: Path) -> dict[str, Tensor]:
     """The state dict in a file from elsewhere."""
+    if not file.is_file():
+        found = "a folder" if file.is_dir() else "none"
+        raise CheckpointError(
+            f"{file}: expected a file of encoder weights, found {found}. Check the path, or download the file."
+        )
     if file.suffix == ".safetensors":
         return _tensors_in(_read_bytes(file), where=file)
     data = _read_bytes(file)
