@@ -100,10 +100,18 @@ def test_seeds_are_averaged_scene_by_scene_in_whatever_order_they_come() -> None
         return score(Predictions.cat([predictions_with_errors([metres], [metres], scene=scene) for scene in scenes]))
 
     means = mean_of_runs([run(0.1, "a", "b"), run(0.2, "b", "a"), run(0.6, "a", "b")])
-    assert [(scored.scene, scored.num_queries) for scored in means] == [("a", 3), ("b", 3)]
+    assert [(scored.scene, scored.num_queries, scored.num_runs) for scored in means] == [("a", 1, 3), ("b", 1, 3)]
     assert [scored.median_translation_error_m for scored in means] == pytest.approx([0.3, 0.3])
     with pytest.raises(DatasetError, match="expected every run on the scenes a, b, found one on a"):
         mean_of_runs([run(0.1, "a", "b"), run(0.2, "a")])
+
+
+def test_the_share_of_failures_is_that_of_all_runs() -> None:
+    runs = [score(predictions_with_errors(errors, [0.0, 0.0])) for errors in ([0.1, LOST], [LOST, LOST], [0.1, 0.1])]
+    (kitchen,) = mean_of_runs(runs)
+    assert (kitchen.num_queries, kitchen.num_not_localized) == (2, 3)
+    assert kitchen.share_not_localized == 0.5
+    assert average([kitchen, kitchen]).share_not_localized == 0.5
 
 
 @pytest.mark.parametrize("errors", [[0.01, 0.2, LOST], [LOST, LOST], []])

@@ -7,7 +7,7 @@ were left out.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 
 import numpy as np
 from jaxtyping import Float64
@@ -31,6 +31,7 @@ class SceneScore:
     scene: str
     num_queries: int
     num_not_localized: int
+    """Over all runs."""
     median_translation_error_m: float
     """Over all queries; infinite where half of them or more were not localized."""
     mean_translation_error_m: float
@@ -41,11 +42,13 @@ class SceneScore:
     """Share of all queries within 5 cm and 5 degrees."""
     recall_10cm_5deg: float
     recall_25cm_10deg: float
+    num_runs: int = 1
+    """Runs, such as seeds, that the figures are means of; each answered every query."""
 
     @property
     def share_not_localized(self) -> float:
         """Between 0 and 1; NaN where there are no queries."""
-        return self.num_not_localized / self.num_queries if self.num_queries else math.nan
+        return self.num_not_localized / (self.num_queries * self.num_runs) if self.num_queries else math.nan
 
     def as_row(self) -> dict[str, object]:
         """The score for a file of results; JSON knows no infinity and no NaN, so None stands for both."""
@@ -59,7 +62,7 @@ class SceneScore:
         """The score that `as_row` wrote; other keys are passed over. `where` begins the message of an error."""
         values: dict[str, object] = {}
         for field in fields(SceneScore):
-            value = row.get(field.name)
+            value = row.get(field.name, None if field.default is MISSING else field.default)
             if field.type is float and field.name in row and value is None:
                 # A median of too many failures, or a figure over no query at all.
                 value = math.inf if field.name.startswith("median") and row.get("num_queries") else math.nan
@@ -120,12 +123,13 @@ def average(scores: Sequence[SceneScore], name: str = "average") -> SceneScore:
         scene=name,
         num_queries=sum(score.num_queries for score in scores),
         num_not_localized=sum(score.num_not_localized for score in scores),
+        num_runs=max((score.num_runs for score in scores), default=1),
         **figures,
     )
 
 
 def mean_of_runs(runs: Sequence[Sequence[SceneScore]]) -> list[SceneScore]:
-    """The mean over runs of one method, such as three seeds, scene by scene; the queries are summed."""
+    """The mean over runs of one method, such as three seeds, scene by scene."""
     first, *others = runs
     scenes = [score.scene for score in first]
     for other in others:
@@ -134,7 +138,14 @@ def mean_of_runs(runs: Sequence[Sequence[SceneScore]]) -> list[SceneScore]:
                 f"Scores: expected every run on the scenes {', '.join(scenes)}, found one on "
                 f"{', '.join(score.scene for score in other) or 'none'}. Finish the runs that were cut short."
             )
-    return [average([score for run in runs for score in run if score.scene == scene], scene) for scene in scenes]
+    return [
+        replace(
+            average([score for run in runs for score in run if score.scene == of_first.scene], of_first.scene),
+            num_queries=of_first.num_queries,
+            num_runs=len(runs),
+        )
+        for of_first in first
+    ]
 
 
 def _score_scene(
