@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from relograph.evaluation.predictions import Predictions, nearest_reference
+from relograph.evaluation.predictions import NearestReference, Predictions, nearest_reference
 from relograph.geometry import Pose
 from relograph.graphs import PosedImages
 from relograph.localization import EdgeReading, interpolated_pose, query_pose
@@ -130,9 +130,8 @@ def as_predictions(
     localized: Tensor,
     top1: Int[Tensor, "Q"] | None,
 ) -> Predictions:
-    """Answers with their truth. Where there was no reference the answer is that there is none."""
+    """Answers with their truth. Where there was no reference, or the answer is not finite, that is the reason for none."""
     scene_of = frames.scene_idx[queries].tolist()
-    found = localized.cpu() & T_world_cam.t.isfinite().all(dim=-1).cpu()
     distance, angle = (torch.full((len(queries),), torch.nan, dtype=torch.float64) for _ in range(2))
     for scene in set(scene_of):
         of_scene = frames.scene_idx[queries] == scene
@@ -140,19 +139,12 @@ def as_predictions(
         if len(references):
             nearest = nearest_reference(frames.T_world_cam[queries[of_scene]], frames.T_world_cam[references])
             distance[of_scene.cpu()], angle[of_scene.cpu()] = nearest[0].cpu().double(), nearest[1].cpu().double()
-    answer = Pose(T_world_cam.R.cpu().double(), T_world_cam.t.cpu().double())
-    answer = Pose(
-        torch.where(found[:, None, None], answer.R, torch.nan), torch.where(found[:, None], answer.t, torch.nan)
-    )
-    truth = frames.T_world_cam[queries]
-    return Predictions(
-        scene=tuple(frames.scene_names[scene] for scene in scene_of),
-        frame=tuple(frames.names[row] for row in queries.tolist()),
-        T_world_true=Pose(truth.R.cpu().double(), truth.t.cpu().double()),
-        T_world_cam=answer,
-        localized=found,
-        reason=tuple("" if ok else NO_REFERENCE for ok in found.tolist()),
-        top1=("",) * len(queries) if top1 is None else tuple(frames.names[r] if r >= 0 else "" for r in top1.tolist()),
-        nearest_reference_m=distance,
-        nearest_reference_deg=angle,
+    return Predictions.from_poses(
+        scene=[frames.scene_names[scene] for scene in scene_of],
+        frame=[frames.names[row] for row in queries.tolist()],
+        T_world_true=frames.T_world_cam[queries],
+        T_world_cam=T_world_cam,
+        top1=None if top1 is None else [frames.names[row] if row >= 0 else "" for row in top1.tolist()],
+        nearest=NearestReference(distance, angle),
+        reason=["" if ok else NO_REFERENCE for ok in localized.tolist()],
     )
