@@ -109,7 +109,14 @@ def test_settings_of_single_scenes_are_theirs_alone():
     plan = replace(PLAN, settings_of_one_scene=("optim.epochs=7",))
     epochs = {job.name: job.config.optim.epochs for job in EXPERIMENTS["table1"].jobs(plan)}
     assert epochs["ours-camera"] == TINY.optim.epochs
-    assert epochs["posenet-fire"] == 7
+    # As many images as ours on that scene: each is once a query there and three times, on average, a reference.
+    assert jobs("single-scene", plan)["single-camera-fire-stride2-rounds2"].config.optim.epochs == 7
+    assert epochs["posenet-fire"] == 7 * TINY.graph.num_nodes
+
+
+def test_a_batch_of_single_images_has_as_many_as_one_of_graphs_whatever_is_set():
+    plan = replace(PLAN, settings_of_one_scene=("optim.batch_size=3",))
+    assert jobs("table1", plan)["atloc-fire"].config.optim.batch_size == 3 * TINY.graph.num_nodes
 
 
 def test_settings_of_single_scenes_cannot_ask_for_other_images():

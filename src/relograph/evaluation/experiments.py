@@ -111,7 +111,8 @@ class Plan:
 
     def absolute(self, kind: Literal["posenet", "atloc"], scene: str) -> Job:
         """A network that says absolute poses; it takes as many steps with as many images as ours on that scene."""
-        base, optim = self.base, self.base.optim
+        base = self.for_one_scene(self.base)
+        optim = base.optim
         repeats = 1 if optim.steps_per_epoch else base.graph.num_nodes
         config = replace(
             base,
@@ -125,7 +126,7 @@ class Plan:
                 patience=optim.patience * repeats,
             ),
         )
-        return Job(f"{kind}-{scene}", self.for_one_scene(config), (scene,))
+        return Job(f"{kind}-{scene}", config, (scene,))
 
     def pairs(self) -> Job:
         """Baseline-1: the same graphs, but fully connected layers that see one pair at a time."""
