@@ -11,10 +11,12 @@ from tiny_rooms import HEIGHT, WIDTH
 
 from relograph.errors import ConfigError
 from relograph.geometry import Camera
+from relograph.graphs.correspondence import Lenses, cell_anchors, true_matches
 from relograph.rooms import RoomStream, StreamBatch, StreamConfig, covisibility
 from relograph.rooms import stream as stream_module
-from relograph.rooms.layout import LayoutConfig
+from relograph.rooms.layout import LayoutConfig, to_tensors
 from relograph.rooms.photograph import Effects, photograph
+from relograph.rooms.seven_rooms import LAYOUT, make_room_home
 from relograph.rooms.world import Views
 
 TINY = StreamConfig(
@@ -256,3 +258,47 @@ def test_impossible_streams_are_refused_in_one_line(options):
 def test_a_stream_may_have_homes_of_another_size(atlas):
     (batch,) = batches(atlas, 1, layout=LayoutConfig(num_boxes=20, num_cylinders=4, max_rooms=1))
     assert torch.isfinite(batch.depth_m).all()
+
+
+def test_no_home_is_a_room_of_seven_rooms(atlas) -> None:
+    stream = RoomStream(replace(TINY, layout=LAYOUT), atlas=atlas)
+    rooms = [to_tensors(make_room_home(TINY.seed, room, atlas.range_by_family), LAYOUT) for room in range(7)]
+    for home_idx in range(7):
+        shown = stream._new_home(home_idx)[0]
+        assert not any(torch.equal(shown.center, room.center) for room in rooms)
+
+
+def test_useless_neighbours_see_nothing_of_the_query(atlas) -> None:
+    (batch,) = batches(atlas, 1, graphs_per_batch=8, useless_share=1.0)
+    (wanted,) = batches(atlas, 1, graphs_per_batch=8)
+    assert batch.overlap[:, 1:].median() < 0.02 < wanted.overlap[:, 1:].median()
+    assert batch.is_here.all()
+
+
+def test_queries_from_elsewhere_share_nothing_with_their_neighbours(atlas) -> None:
+    (batch,) = batches(atlas, 1, graphs_per_batch=16, elsewhere_share=0.5)
+    assert 0 < batch.is_here.sum() < 16
+    assert (batch.overlap[~batch.is_here, 1:] == 0).all()
+    assert (batch.overlap[batch.is_here, 1:] > 0).any()
+
+
+def test_upright_photographs_show_the_same_places_as_their_neighbours(atlas) -> None:
+    """The colours where a place is seen agree, in upright photographs as in the others, and elsewhere they do not."""
+    for portrait_share, size in ((0.0, (HEIGHT, WIDTH)), (1.0, (WIDTH, HEIGHT))):
+        (batch,) = batches(atlas, 1, graphs_per_batch=8, portrait_share=portrait_share, any_roll_share=0.0)
+        assert batch.images.shape[-2:] == size
+        matches = true_matches(batch.depth_m, batch.T_world_cam, Lenses(batch.K, batch.distortion), stride=8)
+        anchors = cell_anchors(*size, stride=8).long()
+        here = batch.images[:, 0, :, anchors[:, 1], anchors[:, 0]].float()  # [B, 3, P]
+        graph, node, cell = matches.visible.nonzero(as_tuple=True)
+        x, y = matches.xy[graph, node, cell].long().T
+        there = batch.images[graph, node + 1, :, y, x].float()  # [matches, 3]
+        at_match = (here[graph, :, cell] - there).abs().mean()
+        elsewhere = (here[graph, :, (cell + 3) % len(anchors)] - there).abs().mean()
+        assert at_match < 0.6 * elsewhere
+
+
+@pytest.mark.parametrize("name", ["useless_share", "elsewhere_share", "portrait_share", "any_roll_share"])
+def test_a_share_is_within_zero_and_one(name: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        replace(TINY, **{name: 1.5})

@@ -16,7 +16,7 @@ from relograph.rooms.photograph import Effects
 from relograph.rooms.textures import TextureAtlas
 from relograph.training.config import GraphConfig
 from relograph.training.data import RelocalizationData
-from relograph.training.sources import SceneGraphs, StreamGraphs, generator_for, smaller
+from relograph.training.sources import SceneGraphs, StreamGraphs, generator_for, one_ahead, smaller
 
 DATA = tiny_data({"kitchen": {"train": 12, "held out": 3, "test": 4}, "hall": {"train": 9, "test": 3}})
 
@@ -253,3 +253,11 @@ def test_a_smaller_image_averages_the_pixels_it_covers() -> None:
     assert shrunk.shape == (1, 1, 2, 4, 3)
     assert shrunk[0, 0, 0].tolist() == [[0, 0, 0], [20, 20, 20], [0, 0, 0], [0, 0, 0]]
     assert shrunk[0, 0, 1].sum() == 0
+
+
+def test_batches_that_are_read_ahead_are_the_same_ones() -> None:
+    source = graphs_of()
+    plain, ahead = (list(islice(batches, 4)) for batches in (source.batches(2), one_ahead(source.batches(2))))
+    for one, other in zip(plain, ahead, strict=True):
+        assert_array_equal(one.rows, other.rows)
+        assert_array_equal(one.images, other.images)

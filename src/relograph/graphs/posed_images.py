@@ -83,7 +83,9 @@ def gather_graphs(frames: PosedImages, rows: Int[Tensor, "B N"]) -> GraphBatch:
     """The graphs whose nodes are the given rows; -1 is a node that is not there."""
     there = rows >= 0
     safe = torch.where(there, rows, rows[:, :1])  # batch norm sees padding too, so it shows the query once more
-    pixels = frames.images[safe.to(frames.images.device)].to(rows.device, non_blocking=True)
+    pixels = frames.images[safe.to(frames.images.device)]
+    if pixels.device != rows.device:
+        pixels = pixels.pin_memory().to(rows.device, non_blocking=True)
     return GraphBatch(
         images=pixels,
         T_world_cam=frames.T_world_cam[safe],

@@ -21,6 +21,8 @@ from relograph.rooms.world import Rooms, Views
 
 # Overlap is judged on a coarse grid of rays: a few percent of error, a thousandth of the work.
 PROBE_HEIGHT, PROBE_WIDTH = 18, 24
+# SevenRooms' rooms and walks have seeds that end in 0 to 5 (a missing number counts as 0), so none is a home here.
+STREAM_HOMES = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +133,7 @@ class RoomStream:
     def _new_home(self, home_idx: int) -> tuple[Rooms, Views, Tensor]:
         """Home number `home_idx` of this stream, its cameras, and how much each of them sees of each other."""
         config = self.config
-        rng = np.random.default_rng([config.seed, home_idx])
+        rng = np.random.default_rng([config.seed, home_idx, STREAM_HOMES])
         home = make_home(int(rng.integers(2**31)), self.atlas.range_by_family, config.layout)
         center, R_room_cam = scattered_views(home, rng, config.views_per_home, config.any_roll_share)
         longer = max(config.image_height, config.image_width)

@@ -1,7 +1,7 @@
 """From scenes on disk to the frames that a network is trained, validated and tested on."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -19,6 +19,7 @@ from relograph.training.config import DataConfig
 
 # More walks are rendered at this height and made smaller: each size of image would be compiled anew on a GPU.
 RENDERED_HEIGHT = 256
+SHARE_OF_GPU_FOR_IMAGES = 0.6
 
 
 @dataclass(frozen=True)
@@ -92,14 +93,23 @@ def load_data(
     is_test = torch.tensor([frame.split == "test" for _, frames in ordered for frame in frames])
     on_disk = PosedImages(**{**vars(on_disk), "in_map": ~is_test})
     fingerprint = "+".join(scene_fingerprint(scene)[:16] for scene in scenes)
-    parts = [on_disk.to(device, images_too=config.extra_walks > 0)]
+    parts = [on_disk.to(device, images_too=False)]
     if config.extra_walks:
         fingerprint += f"+{config.extra_walks} walks/{config.extra_every}"
-        parts += _extra_walks(scenes, config, image_size_hw, device, progress)
+        extra = _extra_walks(scenes, config, image_size_hw, device, progress)
+        # Put together they are there twice for a moment.
+        num_bytes = 2 * (images.numel() + sum(part.images.numel() for part in extra))
+        where = device if has_room_for(num_bytes, torch.device(device)) else "cpu"
+        parts = [replace(part, images=part.images.to(where)) for part in (*parts, *extra)]
     frames = PosedImages.cat(parts)
     is_test = torch.cat([is_test.to(device), torch.zeros(len(frames) - len(is_test), dtype=torch.bool, device=device)])
     held_out, notes = _hold_out(frames, is_test, config.holdout_share)
     return RelocalizationData(frames, is_test, held_out, fingerprint, notes)
+
+
+def has_room_for(num_bytes: int, device: torch.device) -> bool:
+    """Whether images may lie on a GPU beside a training; on a CPU they stay where they are."""
+    return device.type == "cuda" and num_bytes < SHARE_OF_GPU_FOR_IMAGES * torch.cuda.mem_get_info(device)[0]
 
 
 def _in_sequences(scene: Scene) -> list[Frame]:

@@ -16,6 +16,7 @@ from relograph.errors import CheckpointError, DatasetError
 from relograph.graphs import crosses_the_jump, relative_targets
 from relograph.graphs.targets import absolute_targets
 from relograph.models import PoseModel, ResNet, answer_graphs, build_model
+from relograph.models import all_edges as every_edge
 from relograph.models.checkpoint import load_checkpoint, load_into, save_checkpoint
 from relograph.models.retriever import Retriever
 from relograph.progress import SILENT, Progress
@@ -149,7 +150,12 @@ def graph_rows(
     if config.selection == "alone":
         return query_rows[:, None]
     if config.selection == "sequence":
-        return sequence_windows(frames.sequence_idx, query_rows, config.num_nodes)
+        # Among frames of the same use: those of the map may belong to the same sequence.
+        first = query_rows[:1]
+        same_use = (data.is_test == data.is_test[first]) & (data.held_out == data.held_out[first])
+        rows = same_use.nonzero().squeeze(1)
+        window = sequence_windows(frames.sequence_idx[rows], torch.searchsorted(rows, query_rows), config.num_nodes)
+        return torch.where(window >= 0, rows[window], -1)
     if config.selection == "random":
         generator = generator_for(seed, EVALUATION, 1, query_rows.device)
         references = rank_at_random(
@@ -174,15 +180,22 @@ def fixed_loss(
     rows: Int[Tensor, "Q N"],
     config: TrainConfig,
     metres_per_unit: float,
+    *,
+    all_edges: bool = False,
 ) -> float:
-    """Mean distance, with beta 0 and gamma -3, of what a network says about the queries of graphs."""
+    """Mean distance, with beta 0 and gamma -3, of what a network says about the queries of graphs.
+
+    With `all_edges` it is that of every edge, as the paper's loss is, and not of those to the query alone.
+    """
     answers = answer_graphs(model, data.frames, rows)
     T_world_cam = data.frames.T_world_cam[rows.clamp_min(0)]
     unit = torch.tensor([metres_per_unit] * 3 + [1.0] * 3, device=rows.device)
-    if answers.edges is not None and config.model.predicts_edges:
-        wanted = relative_targets(T_world_cam, config.model.target)[:, 1:, 0]
-        distance, there = pose_distance(answers.edges * unit, wanted), rows[:, 1:] >= 0
-        return float(distance[there].mean())
+    if answers.all_edges is not None and config.model.predicts_edges:
+        wanted = relative_targets(T_world_cam, config.model.target)
+        there = every_edge(rows >= 0)
+        if not all_edges:
+            there[:, :, 1:] = False
+        return float(pose_distance(answers.all_edges * unit, wanted)[there].mean())
     assert answers.nodes is not None
     return float(pose_distance(answers.nodes * unit, absolute_targets(T_world_cam[:, 0])).mean())
 
@@ -271,6 +284,7 @@ def train_on_scenes(
         "scene_names": list(scene_names),
         "data_fingerprint": data.fingerprint,
         "image_size_hw": list(frames.images.shape[1:3]),
+        "training_stride": graph.stride,
         "share_of_edges_across_the_jump": share_across_the_jump(source, config),
         "provenance": provenance(command=command_line(), seed=config.seed, device=fabric.device.type),
     }

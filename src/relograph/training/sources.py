@@ -1,6 +1,7 @@
 """Where a training's graphs come from: frames on disk and their neighbours, or RoomStream."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Protocol, runtime_checkable
@@ -27,9 +28,9 @@ def generator_for(seed: int, use: int, step: int, device: torch.device | str = "
 
 
 @lru_cache(maxsize=2)
-def order_of_epoch(count: int, seed: int, epoch: int) -> Int[Tensor, "count"]:
-    """The order in which an epoch shows its queries."""
-    return torch.randperm(count, generator=generator_for(seed, ORDER, epoch))
+def order_of_epoch(count: int, seed: int, epoch: int, device: torch.device) -> Int[Tensor, "count"]:
+    """The order in which an epoch shows its queries; on the device, so that a step waits for no copy."""
+    return torch.randperm(count, generator=generator_for(seed, ORDER, epoch)).to(device)
 
 
 @runtime_checkable  # the tests check every argument's type while they run
@@ -78,10 +79,11 @@ class SceneGraphs:
     def rows_of_batch(self, step: int) -> Int[Tensor, "B N"]:
         """Rows of all graphs of a step: the same ones, however many processes share them."""
         epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
-        order = order_of_epoch(len(self.query_rows), self.seed, epoch)
+        device = self.ranked.device
+        order = order_of_epoch(len(self.query_rows), self.seed, epoch, device)
         first = step_in_epoch * self.batch_size
         # Where an epoch asks for more queries than there are, it begins again.
-        chosen = order[torch.arange(first, first + self.batch_size) % len(order)].to(self.ranked.device)
+        chosen = order[torch.arange(first, first + self.batch_size, device=device) % len(order)]
         queries = self.query_rows[chosen]
         if self.config.selection == "alone":
             return queries[:, None]
@@ -95,15 +97,18 @@ class SceneGraphs:
                 queries, self.database, self.frames.scene_idx, length=self.config.num_references, generator=generator
             )
         else:
-            offset = torch.randint(
-                self.config.stride, (self.batch_size,), generator=generator_for(self.seed, OFFSETS, step)
-            )
-            references = select_strided(
-                self.ranked[chosen], self.config.num_references, self.config.stride, offset.to(self.ranked.device)
-            )
+            generator = generator_for(self.seed, OFFSETS, step, device)
+            offset = torch.randint(self.config.stride, (self.batch_size,), generator=generator, device=device)
+            references = select_strided(self.ranked[chosen], self.config.num_references, self.config.stride, offset)
         return torch.cat([queries[:, None], references], dim=1)
 
     def batches(self, first_step: int) -> Iterator[GraphBatch]:
+        if self.frames.images.device == self.ranked.device:
+            yield from self._batches(first_step)
+        else:
+            yield from one_ahead(self._batches(first_step))
+
+    def _batches(self, first_step: int) -> Iterator[GraphBatch]:
         step = first_step
         while True:
             batch = gather_graphs(self.frames, self.rows(step))
@@ -115,6 +120,15 @@ class SceneGraphs:
 
     def frame_names(self, step: int) -> list[str]:
         return [self.frames.names[row] for row in self.rows_of_batch(step).flatten().tolist() if row >= 0]
+
+
+def one_ahead(batches: Iterator[GraphBatch]) -> Iterator[GraphBatch]:
+    """The same batches, the next one always being read while this one is used."""
+    with ThreadPoolExecutor(1) as reader:
+        coming = reader.submit(next, batches)
+        while True:
+            batch, coming = coming.result(), reader.submit(next, batches)
+            yield batch
 
 
 @dataclass(frozen=True)

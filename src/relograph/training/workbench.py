@@ -22,10 +22,8 @@ from relograph.progress import SILENT, Progress
 from relograph.retrieval import read_descriptors
 from relograph.scenes import Scene
 from relograph.training.config import TrainConfig
-from relograph.training.data import RelocalizationData, load_data
+from relograph.training.data import RelocalizationData, has_room_for, load_data
 from relograph.training.running import WHITENING_IMAGES, Trained, load_retriever, make_retriever
-
-SHARE_OF_GPU_FOR_IMAGES = 0.6
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,8 @@ def set_up_workbench(
     """Frames of the scenes, on the GPU where they fit, and their descriptors: of a user's file, of the start's
     retriever, or of one that is made from the start's encoder."""
     data = load_data(scenes, config.data, cache, device=device, progress=progress)
-    data = data.to(device, images_too=fits_beside_a_training(data.frames.images, torch.device(device)))
+    if not data.frames.images.is_cuda:
+        data = data.to(device, images_too=has_room_for(data.frames.images.numel(), torch.device(device)))
     if descriptors is not None:
         read = read_descriptors(descriptors, data.frames.names).to(device)
         digest = hashlib.sha256(descriptors.read_bytes()).hexdigest()
@@ -130,14 +129,6 @@ def retriever_of(trained: Trained, workbench: Workbench) -> Retriever:
     if dim > 0:
         retriever.whiten(data.frames.images[rows.to(data.frames.images.device)], dim)
     return retriever
-
-
-def fits_beside_a_training(images: Tensor, device: torch.device) -> bool:
-    """Whether images may lie on the device; on a CPU they stay memory-mapped."""
-    if device.type != "cuda":
-        return False
-    free, _ = torch.cuda.mem_get_info(device)
-    return images.is_cuda or images.numel() < SHARE_OF_GPU_FOR_IMAGES * free
 
 
 def default_cache() -> Path:
