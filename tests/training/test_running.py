@@ -140,7 +140,9 @@ def with_other_frames(data: RelocalizationData, which: Tensor) -> Relocalization
 
 @pytest.mark.parametrize("selection", ["retrieval", "random", "sequence"])
 def test_the_test_split_changes_nothing_in_a_training(tmp_path: Path, selection: str) -> None:
-    config = tiny_config(f"graph.selection={selection}", "optim.patience=1", "data.metres_per_unit=0")
+    kind = "sequence_gnn" if selection == "sequence" else "relpose_gnn"
+    settings = ("optim.patience=1", "data.metres_per_unit=0")
+    config = tiny_config(f"graph.selection={selection}", f"model.kind={kind}", *settings)
     data = tiny_data(TWO_ROOMS)
     tiny_training(tmp_path / "one", config, data)
     tiny_training(tmp_path / "other", config, with_other_frames(data, data.is_test))
@@ -390,7 +392,8 @@ def turned_about_y(degrees: list[float]) -> Pose:
 def share_of(degrees: list[float], target: Target, selection: str = "retrieval") -> float | None:
     data = tiny_data({"hall": {"train": len(degrees)}})
     data = replace(data, frames=replace(data.frames, T_world_cam=turned_about_y(degrees)))
-    config = tiny_config(f"model.target={target}", f"graph.selection={selection}")
+    kind = "posenet" if selection == "alone" else "relpose_gnn"
+    config = tiny_config(f"model.target={target}", f"graph.selection={selection}", f"model.kind={kind}")
     rows = data.train_rows(["hall"])
     ranked = torch.tensor([[other for other in rows.tolist() if other != row] for row in rows.tolist()])
     source = SceneGraphs(data.frames, rows, ~data.is_test, ranked, config.graph, len(rows), 1, 0)

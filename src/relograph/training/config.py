@@ -1,10 +1,14 @@
 """Everything that decides what a training does; it is saved with what the training makes."""
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from relograph.errors import ConfigError
 from relograph.models import ModelConfig
+
+MIN_IMAGE_HEIGHT = 32
+"""Pixels; the encoder makes one of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,8 +27,7 @@ class DataConfig:
     """One factor for all axes and scenes between metres and what the network says; 0 takes the cameras' spread."""
 
     def __post_init__(self) -> None:
-        if self.image_height < 32:
-            raise ConfigError(f"data.image_height must be at least 32 pixels, got {self.image_height}.")
+        _at_least(MIN_IMAGE_HEIGHT, "data.image_height", self.image_height)
         if self.extra_walks < 0 or self.extra_every < 1:
             raise ConfigError(
                 f"data.extra_walks must be at least 0 and data.extra_every at least 1, got {self.extra_walks} and "
@@ -77,13 +80,19 @@ class RetrievalConfig:
     num_clusters: int = 16
     """Visual words of NetVLAD."""
     image_height: int = 128
-    """Pixels that descriptors are computed at."""
+    """Pixels that descriptors are computed at; where NetVLAD is trained along, those that the network sees."""
     descriptor_dim: int = 256
     """Numbers of a descriptor after PCA-whitening; 0 keeps NetVLAD's own."""
     loss: Literal["none", "covisibility", "pose"] = "none"
     """Train NetVLAD along: towards images that see the same, or that give the right pose. `none` keeps it as it is."""
     loss_weight: float = 1.0
     """Weight of that loss beside the pose loss."""
+
+    def __post_init__(self) -> None:
+        _at_least(1, "retrieval.num_clusters", self.num_clusters)
+        _at_least(MIN_IMAGE_HEIGHT, "retrieval.image_height", self.image_height)
+        _at_least(0, "retrieval.descriptor_dim", self.descriptor_dim, "0 keeps NetVLAD's own numbers")
+        _at_least(0, "retrieval.loss_weight", self.loss_weight, "retrieval.loss=none trains without it")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,11 +129,23 @@ class OptimConfig:
     """Epochs without a better validation before training stops; 0 never stops early."""
 
     def __post_init__(self) -> None:
-        if min(self.batch_size, self.epochs, self.step_epochs) < 1 or self.learning_rate <= 0:
+        if not 0 < self.learning_rate < math.inf:
             raise ConfigError(
-                "optim.batch_size, optim.epochs and optim.step_epochs must be at least 1 and optim.learning_rate "
-                f"positive, got {self.batch_size}, {self.epochs}, {self.step_epochs} and {self.learning_rate}."
+                f"optim.learning_rate: expected a positive number, found {self.learning_rate}. Write it like 5e-5."
             )
+        if not 0 < self.step_factor <= 1:
+            raise ConfigError(
+                f"optim.step_factor: expected more than 0 and at most 1, found {self.step_factor}. Use 1 to keep the "
+                "learning rate as it is."
+            )
+        _at_least(0, "optim.weight_decay", self.weight_decay)
+        _at_least(1, "optim.batch_size", self.batch_size)
+        _at_least(1, "optim.epochs", self.epochs)
+        _at_least(0, "optim.steps_per_epoch", self.steps_per_epoch, "0 shows every training frame once")
+        _at_least(1, "optim.step_epochs", self.step_epochs)
+        _at_least(0, "optim.warmup_steps", self.warmup_steps)
+        _at_least(0, "optim.gradient_clip", self.gradient_clip, "0 does not clip")
+        _at_least(0, "optim.patience", self.patience, "0 never stops early")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,3 +159,31 @@ class TrainConfig:
     optim: OptimConfig = field(default_factory=OptimConfig)
     seed: int = 0
     """Of weights, order, offsets and dropout, each with a generator of its own."""
+
+    def __post_init__(self) -> None:
+        _at_least(0, "seed", self.seed)
+        kind, selection = self.model.kind, self.graph.selection
+        if kind == "sequence_gnn" and selection != "sequence":
+            raise ConfigError(
+                f"model.kind=sequence_gnn: expected graph.selection=sequence, found {selection}. Set both, or choose "
+                "another kind."
+            )
+        if self.model.predicts_edges and selection in ("sequence", "alone"):
+            raise ConfigError(
+                f"model.kind={kind}: expected references whose poses are known (graph.selection=retrieval or random), "
+                f"found {selection}. Choose one of these, or a kind that says absolute poses."
+            )
+
+    @property
+    def retrieval_as_used(self) -> RetrievalConfig:
+        """How neighbours are found, with descriptors at the height that NetVLAD is trained at, if it is."""
+        if self.retrieval.loss == "none":
+            return self.retrieval
+        return replace(self.retrieval, image_height=self.data.image_height)
+
+
+def _at_least(least: int, setting: str, found: float, advice: str = "") -> None:
+    """Raise unless a setting is a finite number from `least` on."""
+    if not least <= found < math.inf:
+        hint = f"; {advice}" if advice else ""
+        raise ConfigError(f"{setting}: expected {least} or more, found {found}. Give such a number{hint}.")
