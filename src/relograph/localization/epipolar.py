@@ -1,0 +1,282 @@
+"""How far matches are from agreeing with a pose: the Sampson error in pixels, and its slope by every unknown.
+
+A match of the query and a reference says that three directions lie in one plane: the ray of the query, the ray of the
+reference, and the line between the two cameras. In world coordinates, with b from the reference to the query,
+
+    e = b . (y_ref x y_query) = 0.
+
+The Sampson error divides e by the length of its gradient with respect to the four pixel coordinates. To first order it
+is the distance by which the two points must move to agree, and the gradient goes through the lens: cameras with other
+focal lengths and with distortion meet in one unit, pixels of the images as they were given.
+
+Letters: M matches, P = 6 + G unknowns: a rotation vector in the query's camera frame, its centre in the world, and the
+log of G focal lengths. Vectors of matches are stored component by component, [3, M].
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float64, Int64
+
+from relograph.geometry import Camera, Pose
+from relograph.localization.focal import UnknownFocal
+
+TOUCHING_M = 1e-6
+"""Two cameras nearer than this have no line between them; they are taken to stand so far apart along x."""
+LOG_FOCAL_LIMIT = np.log(8.0)
+"""Focal lengths stay within an eighth and eight times the longer side of the image."""
+
+
+@dataclass(frozen=True)
+class Guess:
+    """What is solved for: the query's pose, and logs of unknown focal lengths in units of the image's longer side."""
+
+    R_world_cam: Float64[np.ndarray, "3 3"]
+    center: Float64[np.ndarray, "3"]
+    log_focal: Float64[np.ndarray, "G"]
+
+    @staticmethod
+    def at(T_world_cam: Pose, log_focal: Float64[np.ndarray, "G"]) -> "Guess":
+        T = T_world_cam.detach().to("cpu", torch.float64)
+        return Guess(T.R.numpy(), T.t.numpy(), log_focal)
+
+    def pose(self) -> Pose:
+        return Pose.from_rotation_and_translation(self.R_world_cam, self.center)
+
+    def moved_by(self, step: Float64[np.ndarray, "P"]) -> "Guess":
+        R = self.R_world_cam @ rotation_matrix(step[:3])
+        log_focal = np.clip(self.log_focal + step[6:], -LOG_FOCAL_LIMIT, LOG_FOCAL_LIMIT)
+        return Guess(R, self.center + step[3:6], log_focal)
+
+    def is_finite(self) -> bool:
+        return bool(np.isfinite(self.R_world_cam).all() and np.isfinite(self.center).all())
+
+
+@dataclass(frozen=True)
+class EpipolarMatches:
+    """Matches as rays: all that does not change while the query's pose is looked for."""
+
+    query_plane: Float64[np.ndarray, "3 M"]
+    """Rays (x, y, 0) in the query's frame, at a focal length of 1 longer side where it is unknown."""
+    query_slopes: Float64[np.ndarray, "2 3 M"]
+    """How they move with the two pixel coordinates."""
+    query_group: int
+    """Which of the unknown focal lengths is the query's; -1 where it is known."""
+    ref_plane: Float64[np.ndarray, "3 M"]
+    """The same of the references, turned to world axes."""
+    ref_slopes: Float64[np.ndarray, "2 3 M"]
+    ref_axis: Float64[np.ndarray, "3 M"]
+    """Where each reference looks: its z axis in the world."""
+    ref_center: Float64[np.ndarray, "3 M"]
+    ref_idx: Int64[np.ndarray, "M"]
+    R_world_ref: Float64[np.ndarray, "R 3 3"]
+    group_by_ref: Int64[np.ndarray, "R"]
+    num_groups: int
+
+    def __len__(self) -> int:
+        return int(self.query_plane.shape[1])
+
+    def __getitem__(self, rows: Int64[np.ndarray, "rows"]) -> "EpipolarMatches":
+        """Some of the matches."""
+        return replace(
+            self,
+            query_plane=self.query_plane[:, rows],
+            query_slopes=self.query_slopes[:, :, rows],
+            ref_plane=self.ref_plane[:, rows],
+            ref_slopes=self.ref_slopes[:, :, rows],
+            ref_axis=self.ref_axis[:, rows],
+            ref_center=self.ref_center[:, rows],
+            ref_idx=self.ref_idx[rows],
+        )
+
+    def at(self, guess: Guess) -> "EpipolarErrors":
+        return EpipolarErrors(self, guess)
+
+    def query_rays(self, log_focal: Float64[np.ndarray, "G"]) -> Float64[np.ndarray, "3 M"]:
+        """Rays (x, y, 1) in the query's frame."""
+        rays = self.query_plane * self._query_shrink(log_focal)
+        rays[2] = 1.0
+        return rays
+
+    def ref_rays(self, log_focal: Float64[np.ndarray, "G"]) -> Float64[np.ndarray, "3 M"]:
+        """Rays of the references, in the world."""
+        rays: Float64[np.ndarray, "3 M"] = self.ref_plane * self._ref_shrink(log_focal) + self.ref_axis
+        return rays
+
+    def pixel_rad(self, log_focal: Float64[np.ndarray, "G"]) -> float:
+        """The angle of a pixel, on the average over both images of all matches."""
+        query = np.linalg.norm(self.query_slopes, axis=1) * self._query_shrink(log_focal)  # [2, M]
+        ref = np.linalg.norm(self.ref_slopes, axis=1) * self._ref_shrink(log_focal)
+        return float(query.mean() + ref.mean()) / 2
+
+    def _query_shrink(self, log_focal: Float64[np.ndarray, "G"]) -> float:
+        return float(np.exp(-log_focal[self.query_group])) if self.query_group >= 0 else 1.0
+
+    def _ref_shrink(self, log_focal: Float64[np.ndarray, "G"]) -> Float64[np.ndarray, "M"] | float:
+        if not self.num_groups:
+            return 1.0
+        by_group = np.append(np.exp(-log_focal), 1.0)  # the last, -1, is that of known focal lengths
+        shrink: Float64[np.ndarray, "M"] = by_group[self.group_by_ref][self.ref_idx]
+        return shrink
+
+
+class EpipolarErrors:
+    """The errors of all matches at one guess, and their slopes."""
+
+    def __init__(self, matches: EpipolarMatches, guess: Guess) -> None:
+        self.matches, self.guess = matches, guess
+        R = guess.R_world_cam
+        query_shrink, ref_shrink = matches._query_shrink(guess.log_focal), matches._ref_shrink(guess.log_focal)
+        self.y_query = R @ matches.query_rays(guess.log_focal)
+        self.y_ref = matches.ref_rays(guess.log_focal)
+        query_slopes = R @ matches.query_slopes * query_shrink  # [2, 3, M], in the world
+        ref_slopes = matches.ref_slopes * ref_shrink
+        baseline = guess.center[:, None] - matches.ref_center
+        touching = (baseline * baseline).sum(axis=0) < TOUCHING_M**2
+        if touching.any():
+            baseline[:, touching] = np.array([[TOUCHING_M], [0.0], [0.0]])
+        self.baseline = baseline
+        self.e_by_query = cross(baseline, self.y_ref)  # the gradient of e with respect to y_query
+        self.e_by_ref = cross(self.y_query, baseline)
+        by_query_pixel = (query_slopes * self.e_by_query).sum(axis=1)  # [2, M]
+        by_ref_pixel = (ref_slopes * self.e_by_ref).sum(axis=1)
+        e = (self.y_query * self.e_by_query).sum(axis=0)
+        square = (by_query_pixel**2).sum(axis=0) + (by_ref_pixel**2).sum(axis=0) + np.finfo(float).tiny
+        self.per_length = 1 / np.sqrt(square)
+        self.error_px: Float64[np.ndarray, "M"] = e * self.per_length
+        # Half the gradient of `square` goes through these two.
+        self.query_pull = (query_slopes * by_query_pixel[:, None]).sum(axis=0)  # [3, M]
+        self.ref_pull = (ref_slopes * by_ref_pixel[:, None]).sum(axis=0)
+        self.shrinking = self.error_px * self.per_length**2
+
+    def jacobian(self) -> Float64[np.ndarray, "P M"]:
+        """Slopes of the errors by the query's rotation, its centre and the focal lengths."""
+        turn = cross(
+            self.y_query, self.e_by_query * self.per_length - self.shrinking * cross(self.baseline, self.ref_pull)
+        ) - self.shrinking * cross(self.query_pull, self.e_by_query)
+        by_rotation = self.guess.R_world_cam.T @ turn
+        return np.concatenate([by_rotation, self._by_center(), *self._by_log_focal()])
+
+    def jacobian_of_references(self) -> Float64[np.ndarray, "6 M"]:
+        """Slopes of the errors by each match's own reference: its rotation vector and its centre, in world axes."""
+        by_rotation = cross(
+            self.y_ref, self.e_by_ref * self.per_length - self.shrinking * cross(self.query_pull, self.baseline)
+        ) - self.shrinking * cross(self.ref_pull, self.e_by_ref)
+        return np.concatenate([by_rotation, -self._by_center()])
+
+    def is_in_front(self, tolerance_rad: float) -> Bool[np.ndarray, "M"]:
+        """Whether the two rays of each match meet in front of both cameras, or are as good as parallel.
+
+        Seen from the line between the cameras, both rays leave to the same side, and that of the query is steeper.
+        """
+        along = self.baseline / np.linalg.norm(self.baseline, axis=0)
+        query, ref = (y / np.linalg.norm(y, axis=0) for y in (self.y_query, self.y_ref))
+        query_along, ref_along = (query * along).sum(axis=0), (ref * along).sum(axis=0)
+        query_across, ref_across = query - query_along * along, ref - ref_along * along
+        query_angle = np.arctan2(np.linalg.norm(query_across, axis=0), query_along)
+        ref_angle = np.arctan2(np.linalg.norm(ref_across, axis=0), ref_along)
+        near_line = np.minimum(*(np.minimum(angle, np.pi - angle) for angle in (query_angle, ref_angle)))
+        same_side = ((query_across * ref_across).sum(axis=0) > 0) | (near_line < tolerance_rad)
+        in_front: Bool[np.ndarray, "M"] = same_side & (query_angle - ref_angle > -tolerance_rad)
+        return in_front
+
+    def depth_per_baseline(self) -> Float64[np.ndarray, "M"]:
+        """How many times farther than the reference each point is from the query.
+
+        Where the rays pass each other, of the points of the query's ray the one nearest to the reference's.
+        """
+        query, ref = (y / np.linalg.norm(y, axis=0) for y in (self.y_query, self.y_ref))
+        normal = cross(query, ref)
+        along = self.baseline / np.linalg.norm(self.baseline, axis=0)
+        parallax = np.maximum((normal**2).sum(axis=0), np.finfo(float).tiny)
+        depth: Float64[np.ndarray, "M"] = np.abs((cross(ref, along) * normal).sum(axis=0)) / parallax
+        return depth
+
+    def _by_center(self) -> Float64[np.ndarray, "3 M"]:
+        slopes = cross(self.y_ref, self.y_query * self.per_length - self.shrinking * self.query_pull)
+        slopes -= self.shrinking * cross(self.ref_pull, self.y_query)
+        return slopes
+
+    def _by_log_focal(self) -> list[Float64[np.ndarray, "1 M"]]:
+        matches = self.matches
+        slopes = [np.zeros((1, len(matches))) for _ in range(matches.num_groups)]
+        if matches.query_group >= 0:
+            axis = self.guess.R_world_cam[:, 2:]
+            slope = (self.e_by_query * axis).sum(axis=0) * self.per_length
+            slope -= self.shrinking * (self.ref_pull * cross(axis, self.baseline)).sum(axis=0)
+            slopes[matches.query_group] += slope
+        for group, slope_sum in enumerate(slopes):
+            of_group = (matches.group_by_ref == group)[matches.ref_idx]
+            if of_group.any():
+                slope = (self.e_by_ref * matches.ref_axis).sum(axis=0) * self.per_length
+                slope -= self.shrinking * (self.query_pull * cross(self.baseline, matches.ref_axis)).sum(axis=0)
+                slope_sum += np.where(of_group, slope, 0.0)
+        return slopes
+
+
+def epipolar_matches(
+    query_xy: Float64[np.ndarray, "M 2"],
+    ref_xy: Float64[np.ndarray, "M 2"],
+    ref_idx: Int64[np.ndarray, "M"],
+    T_world_ref: Pose,
+    query_camera: Camera | UnknownFocal,
+    ref_cameras: Sequence[Camera | UnknownFocal],
+) -> EpipolarMatches:
+    """The matches as rays; NaN where a lens has no ray for a point. `T_world_ref` is on the CPU, in float64."""
+    unknown = sorted({camera.group for camera in (query_camera, *ref_cameras) if isinstance(camera, UnknownFocal)})
+    group_of = {group: i for i, group in enumerate(unknown)}
+    groups = [group_of[camera.group] if isinstance(camera, UnknownFocal) else -1 for camera in ref_cameras]
+    query_rays, query_slopes = _rays_and_slopes(query_camera, query_xy)
+    rays, slopes = np.empty((3, len(ref_idx))), np.empty((2, 3, len(ref_idx)))
+    # References mostly share a camera, and then their points go through its lens together.
+    for camera in dict.fromkeys(ref_cameras):
+        has_camera = np.array([other == camera for other in ref_cameras])[ref_idx]
+        if has_camera.any():
+            rays[:, has_camera], slopes[:, :, has_camera] = _rays_and_slopes(camera, ref_xy[has_camera])
+    R = T_world_ref.R.numpy()[ref_idx].transpose(1, 2, 0)  # [3, 3, M]
+    return EpipolarMatches(
+        query_plane=query_rays,
+        query_slopes=query_slopes,
+        query_group=group_of[query_camera.group] if isinstance(query_camera, UnknownFocal) else -1,
+        ref_plane=(R[:, :2] * rays[:2]).sum(axis=1),
+        ref_slopes=(R[:, :2] * slopes[:, None, :2]).sum(axis=2),
+        ref_axis=np.ascontiguousarray(R[:, 2]),
+        ref_center=np.ascontiguousarray(T_world_ref.t.numpy()[ref_idx].T),
+        ref_idx=ref_idx,
+        R_world_ref=T_world_ref.R.numpy(),
+        group_by_ref=np.array(groups, dtype=np.int64),
+        num_groups=len(unknown),
+    )
+
+
+def _rays_and_slopes(
+    lens: Camera | UnknownFocal, xy: Float64[np.ndarray, "M 2"]
+) -> tuple[Float64[np.ndarray, "3 M"], Float64[np.ndarray, "2 3 M"]]:
+    """Rays (x, y, 0) of pixels, and their slopes by the two pixel coordinates."""
+    camera = lens.at(1.0) if isinstance(lens, UnknownFocal) else lens
+    pixels = torch.from_numpy(xy).requires_grad_()
+    with torch.enable_grad():
+        rays = camera.unproject(pixels)[:, :2]  # [M, 2]
+        x_slope, y_slope = (torch.autograd.grad(rays[:, i].sum(), pixels, retain_graph=True)[0] for i in range(2))
+    plane, slopes = np.zeros((3, len(xy))), np.zeros((2, 3, len(xy)))
+    plane[:2] = rays.detach().numpy().T
+    slopes[:, 0], slopes[:, 1] = x_slope.numpy().T, y_slope.numpy().T
+    return plane, slopes
+
+
+def cross(a: Float64[np.ndarray, "3 #M"], b: Float64[np.ndarray, "3 #M"]) -> Float64[np.ndarray, "3 M"]:
+    """The cross products of vectors stored component by component; several times faster than numpy's."""
+    return np.stack([a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]])
+
+
+def rotation_matrix(axis_angle: Float64[np.ndarray, "3"]) -> Float64[np.ndarray, "3 3"]:
+    """The rotation about the vector's direction by its length in radians (Rodrigues)."""
+    angle = float(np.linalg.norm(axis_angle))
+    x, y, z = axis_angle
+    skew = np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]])
+    sine_part = np.sinc(angle / np.pi)  # sin(angle) / angle
+    cosine_part = np.sinc(angle / (2 * np.pi)) ** 2 / 2  # (1 - cos(angle)) / angle^2
+    rotation: Float64[np.ndarray, "3 3"] = np.eye(3) + sine_part * skew + cosine_part * skew @ skew
+    return rotation

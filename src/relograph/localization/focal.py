@@ -1,0 +1,52 @@
+"""What is known of a camera of which nobody wrote down the focal length."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float64
+
+from relograph.errors import GeometryError
+from relograph.geometry import Camera
+
+SHORTEST, LONGEST = 0.5, 1.6
+"""Focal lengths that are searched, in units of the image's longer side: fields of view from 90 to 35 degrees."""
+NUM_TRIED = 9
+LIKELY_LOG_FOCAL, LOG_FOCAL_SIGMA = float(np.log(0.85)), 0.4
+"""Before any match is seen, a focal length is 0.85 longer sides, within a factor of 1.5."""
+
+
+@dataclass(frozen=True)
+class UnknownFocal:
+    """A camera with square pixels that looks through the middle of its image, of unknown focal length.
+
+    Cameras of one `group` have the same focal length in units of their image's longer side, as photos by one phone do,
+    at whatever size they were kept.
+    """
+
+    width: int
+    height: int
+    group: int = 0
+
+    def __post_init__(self) -> None:
+        if self.width < 1 or self.height < 1:
+            raise GeometryError(
+                f"An image has at least one pixel a side, found {self.width}x{self.height}. Check width and height."
+            )
+
+    @property
+    def longer_side(self) -> int:
+        return max(self.width, self.height)
+
+    def at(self, relative_focal: float) -> Camera:
+        """The camera with that focal length in units of the longer side.
+
+        Example:
+            >>> UnknownFocal(640, 480).at(0.82).fx
+            524.8
+        """
+        return Camera.from_focal(self.width, self.height, self.longer_side * relative_focal)
+
+
+def tried_log_focals() -> Float64[np.ndarray, "tried"]:
+    """The focal lengths of a search, log-spaced, as logs of units of the longer side."""
+    return np.linspace(np.log(SHORTEST), np.log(LONGEST), NUM_TRIED)

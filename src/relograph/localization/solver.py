@@ -1,0 +1,379 @@
+"""The query's pose from points that were matched between it and references of known pose; no 3-D map is needed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import hypot, lgamma, log, radians, sqrt
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float64, Int, Int64
+from torch import Tensor
+
+from relograph.errors import GeometryError
+from relograph.geometry import Camera, Pose
+from relograph.localization.consensus import SAMPLE, consensus_pose, import_poselib
+from relograph.localization.covariance import covariance, distance_to_references
+from relograph.localization.epipolar import TOUCHING_M, EpipolarErrors, EpipolarMatches, Guess, epipolar_matches
+from relograph.localization.focal import LIKELY_LOG_FOCAL, LOG_FOCAL_SIGMA, NUM_TRIED, UnknownFocal, tried_log_focals
+from relograph.localization.refinement import Fit, Prior, approach, refine, robust_cost
+
+MIN_MATCHES = 8
+NUM_CONSENSUS, NUM_ROUGH = 2000, 400
+"""Matches that RANSAC looks at, and those that rough guesses are made with; all of them are refined on."""
+MAX_TRIALS, MAX_TRIALS_OF_FOCAL = 5000, 400
+NUM_REFINED = 3
+"""Focal lengths of a search that are refined."""
+MAX_SCALE_SIGMA = 0.1
+"""Share of the distance to the references: a centre less sure than this is called unobservable."""
+TYPICAL_DEPTH_M = 2.5
+"""How far away things are, within a factor of two, when nothing at all says how far."""
+NEAREST_M = 1e-3
+CHANCE = 1e-3
+"""How many poses as good as the answer may be expected among matches that are all wrong."""
+
+
+@dataclass(frozen=True)
+class MatchedPoints:
+    """M pairs of points that show the same place in the query and in one of the references."""
+
+    query_xy: Float[Tensor, "M 2"] | Float[np.ndarray, "M 2"]
+    """In pixels of the query; the top-left corner of an image is (0, 0)."""
+    ref_xy: Float[Tensor, "M 2"] | Float[np.ndarray, "M 2"]
+    """In pixels of the reference."""
+    ref_idx: Int[Tensor, "M"] | Int[np.ndarray, "M"]
+    """Which reference."""
+    weight: Float[Tensor, "M"] | Float[np.ndarray, "M"] | None = None
+    """How far each match is to be trusted, beside the others; None trusts all alike."""
+
+
+@dataclass(frozen=True)
+class SolverAnswer:
+    """Where the query was taken, how sure that is, and on what it rests."""
+
+    T_world_cam: Pose | None
+    """None where matches do not tell; `reason` then says why."""
+    covariance: Float[Tensor, "6 6"]
+    """Of the rotation vector in the camera's frame (radians) and of the centre in the world (metres), in this order:
+    the true pose is `T_world_cam` turned by `R @ exp(rotation vector)` and moved by the centre's error."""
+    scale_observable: bool
+    """Whether the matches alone tell how far the query is from the references, to 10 %. Where they do not, the distance
+    is that of the regressed pose, or a guess; the rotation holds all the same."""
+    num_inliers: int
+    inlier_mask: Bool[Tensor, "M"]
+    """Matches that agree with the pose, within the limit and in front of both cameras."""
+    num_inliers_by_ref: Int[Tensor, "R"]
+    focal_px: float
+    """The query's focal length, given or found."""
+    focal_sigma_px: float
+    """Zero where it was given."""
+    ref_focal_px: Float[Tensor, "R"]
+    noise_px: float
+    """Standard deviation of the errors of right matches."""
+    reason: str
+    """Why there is no pose, or why its scale is not observable; empty where all is well."""
+
+
+def solve_query_pose(
+    matches: MatchedPoints,
+    T_world_ref: Pose,
+    query_camera: Camera | UnknownFocal,
+    ref_cameras: Sequence[Camera | UnknownFocal],
+    *,
+    start: Pose | None = None,
+    start_sigma_m: float = 0.1,
+    max_error_px: float = 2.0,
+    ref_sigma_m: float = 0.005,
+    ref_sigma_deg: float = 0.05,
+    seed: int = 0,
+) -> SolverAnswer:
+    """The query's pose, with its covariance, from matches with R references of known pose; or why there is none.
+
+    PoseLib's RANSAC over all references at once, then robust least squares on epipolar errors in pixels, through each
+    camera's lens. Unknown focal lengths are searched and refined with the pose. Deterministic for a seed.
+
+    A regressed pose may be given as `start`. It is refined like the answer of RANSAC, and the better of the two is
+    kept. Its position counts only where the references stand so close together, or so much in line with the query,
+    that matches cannot tell how far away it is; there `start_sigma_m` is how far to trust it.
+
+    `ref_sigma_m` and `ref_sigma_deg` are how well the references' own poses are known. They enter the covariance:
+    references two centimetres apart are no measure of scale if each is known to a centimetre.
+    """
+    import_poselib()
+    _check(matches, T_world_ref, ref_cameras)
+    T_world_ref = T_world_ref.detach().to("cpu", torch.float64)
+    start = start if start is not None and _is_finite(start) else None
+    problem = _problem(matches, T_world_ref, query_camera, ref_cameras, max_error_px)
+    num_given, num_usable = len(matches.query_xy), len(problem.matches)
+    if num_usable < MIN_MATCHES:
+        reason = f"{num_usable} of {num_given} matches are usable, and at least {MIN_MATCHES} are needed."
+        return _no_answer(reason, num_given, query_camera, ref_cameras)
+    fit = _best_fit(problem, start, seed)
+    if fit is None:
+        reason = f"No reference has {SAMPLE} usable matches, and there is no regressed pose to begin with."
+        return _no_answer(reason, num_given, query_camera, ref_cameras)
+
+    def sureness(fit: Fit, prior: Prior) -> Float64[np.ndarray, "P P"]:
+        return covariance(
+            fit, problem.weight, prior, max_error_px, problem.query_point, radians(ref_sigma_deg), ref_sigma_m
+        )
+
+    reason = ""
+    sigma = sureness(fit, problem.prior)
+    if not _tells_scale(fit, sigma):
+        fit, prior = _fit_with_scale(problem, fit, start, start_sigma_m)
+        sigma = sureness(fit, prior)
+        whose = "a guess" if start is None else "that of the regressed pose"
+        reason = f"The references stand too close together, or too much in line, to tell the distance: it is {whose}."
+
+    inlier = problem.inliers(fit.errors)
+    num_inliers = int(inlier.sum())
+    if not _beats_chance(num_inliers, problem, ref_cameras):
+        reason = f"{num_inliers} of {num_usable} matches agree on a pose, no more than chance explains."
+        return _no_answer(reason, num_given, query_camera, ref_cameras)
+    inlier_mask = torch.zeros(num_given, dtype=torch.bool)
+    inlier_mask[torch.from_numpy(problem.kept[inlier])] = True
+    focal_px, focal_sigma_px = _focal(query_camera, problem.matches.query_group, fit.guess, sigma)
+    groups = problem.matches.group_by_ref.tolist()
+    ref_focals = [_focal(camera, group, fit.guess, sigma) for camera, group in zip(ref_cameras, groups, strict=True)]
+    return SolverAnswer(
+        T_world_cam=fit.guess.pose(),
+        covariance=torch.from_numpy(sigma[:6, :6].copy()),
+        scale_observable=not reason,
+        num_inliers=num_inliers,
+        inlier_mask=inlier_mask,
+        num_inliers_by_ref=torch.from_numpy(np.bincount(problem.matches.ref_idx[inlier], minlength=len(ref_cameras))),
+        focal_px=focal_px,
+        focal_sigma_px=focal_sigma_px,
+        ref_focal_px=torch.tensor([focal for focal, _ in ref_focals], dtype=torch.float64),
+        noise_px=fit.noise_px,
+        reason=reason,
+    )
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """The usable matches, in an order of their own, and how to judge them."""
+
+    matches: EpipolarMatches
+    kept: Int64[np.ndarray, "M"]
+    """Which of the given matches they are."""
+    weight: Float64[np.ndarray, "M"]
+    query_point: Int64[np.ndarray, "M"]
+    """Matches of the same point of the query have the same number."""
+    max_error_px: float
+    prior: Prior
+    """What is known of focal lengths; nothing of the pose."""
+
+    def approach(self, guess: Guess) -> Guess:
+        return approach(self.matches, self.weight, guess, self.prior, self.max_error_px)
+
+    def refine(self, guess: Guess) -> Fit:
+        return refine(self.matches, self.weight, guess, self.prior, self.max_error_px)
+
+    def sample(self, num: int, rng: np.random.Generator) -> "_Problem":
+        """The problem with so many of its matches, drawn by their weights."""
+        if len(self.matches) <= num:
+            return self
+        # The largest of log weight + Gumbel noise are a sample without replacement.
+        lots = np.log(self.weight) + rng.gumbel(size=len(self.matches))
+        rows = np.sort(np.argpartition(lots, -num)[-num:])
+        weight = np.ones(num)  # their weights have had their say
+        return replace(
+            self, matches=self.matches[rows], kept=self.kept[rows], weight=weight, query_point=np.arange(num)
+        )
+
+    def cost(self, guess: Guess) -> float:
+        errors = self.matches.at(guess)
+        return robust_cost(errors, self.weight, self.prior, self.max_error_px, self.max_error_px / 2)
+
+    def inliers(self, errors: EpipolarErrors) -> Bool[np.ndarray, "M"]:
+        """Matches within the limit whose rays meet in front of both cameras, as far as pixels can tell."""
+        tolerance_rad = 2 * self.max_error_px * self.matches.pixel_rad(errors.guess.log_focal)
+        is_inlier: Bool[np.ndarray, "M"] = errors.is_in_front(tolerance_rad)
+        is_inlier &= np.abs(errors.error_px) <= self.max_error_px
+        return is_inlier
+
+
+def _problem(
+    matches: MatchedPoints,
+    T_world_ref: Pose,
+    query_camera: Camera | UnknownFocal,
+    ref_cameras: Sequence[Camera | UnknownFocal],
+    max_error_px: float,
+) -> _Problem:
+    """What is left of the matches without those that are not finite, have no weight or no ray, or are there twice."""
+    query_xy, ref_xy = _float64(matches.query_xy), _float64(matches.ref_xy)
+    ref_idx = np.asarray(torch.as_tensor(matches.ref_idx).cpu(), dtype=np.int64)
+    weight = np.ones(len(ref_idx)) if matches.weight is None else _float64(matches.weight)
+    is_pose = (T_world_ref.R.isfinite().all(dim=(1, 2)) & T_world_ref.t.isfinite().all(dim=1)).numpy()
+    usable = np.isfinite(query_xy).all(axis=1) & np.isfinite(ref_xy).all(axis=1) & np.isfinite(weight) & (weight > 0)
+    kept = np.flatnonzero(usable & is_pose[ref_idx])
+
+    # One sort finds matches that are there twice and matches that share a point, and makes the answer the same whatever
+    # order they came in.
+    columns = (*query_xy.T, ref_idx, *ref_xy.T)
+    kept = kept[np.lexsort([column[kept] for column in reversed(columns)])]
+    differs = np.stack([np.diff(column[kept], prepend=np.nan) != 0 for column in columns])  # [5, M]
+    kept = kept[differs.any(axis=0)]
+    rays = epipolar_matches(query_xy[kept], ref_xy[kept], ref_idx[kept], T_world_ref, query_camera, ref_cameras)
+    has_rays = np.isfinite(rays.query_plane).all(axis=0) & np.isfinite(rays.ref_plane).all(axis=0)
+    if not has_rays.all():
+        kept = kept[has_rays]
+        rays = epipolar_matches(query_xy[kept], ref_xy[kept], ref_idx[kept], T_world_ref, query_camera, ref_cameras)
+
+    weight = weight[kept]
+    new_point = (np.diff(query_xy[kept], axis=0, prepend=np.nan) != 0).any(axis=1)
+    return _Problem(
+        matches=rays,
+        kept=kept,
+        # Equal weights become ones, and unequal ones count for as many matches as they are worth.
+        weight=weight * (weight.sum() / (weight**2).sum()) if len(kept) else weight,
+        query_point=np.cumsum(new_point) - 1,
+        max_error_px=max_error_px,
+        prior=Prior(np.zeros(3), np.inf, np.full(rays.num_groups, LIKELY_LOG_FOCAL), LOG_FOCAL_SIGMA),
+    )
+
+
+def _best_fit(problem: _Problem, start: Pose | None, seed: int) -> Fit | None:
+    """The better of what RANSAC finds and of the regressed pose, refined."""
+    rng = np.random.default_rng(seed)
+    few = problem.sample(NUM_ROUGH, rng)
+    log_focal = problem.prior.log_focal
+    guesses = [] if start is None else [few.approach(Guess.at(start, log_focal))]
+    if problem.matches.num_groups:
+        guesses = _search_focal(few, guesses, seed)
+        log_focal = min(guesses, key=problem.cost).log_focal if guesses else log_focal
+    # RANSAC does not begin with these guesses: it refines only samples that beat the best so far, and few beat a local
+    # minimum that was refined already.
+    many = problem.sample(NUM_CONSENSUS, rng)
+    found = consensus_pose(many.matches, log_focal, problem.max_error_px, MAX_TRIALS, seed)
+    guesses += [] if found is None else [found]
+    return problem.refine(min(guesses, key=problem.cost)) if guesses else None
+
+
+def _search_focal(problem: _Problem, guesses: list[Guess], seed: int) -> list[Guess]:
+    """Guesses with focal lengths that matches agree on, and those given.
+
+    One dimension at a time: all unknown focal lengths alike, then each group's for itself.
+    """
+    num_groups = problem.matches.num_groups
+    found = [problem.refine(guess) for guess in guesses]
+    for groups in [list(range(num_groups))] + ([[group] for group in range(num_groups)] if num_groups > 1 else []):
+        log_focal = min(found, key=lambda fit: fit.cost).guess.log_focal if found else problem.prior.log_focal
+        tries: list[Guess] = []
+        for tried in tried_log_focals():
+            log_focal = log_focal.copy()
+            log_focal[groups] = tried
+            first = min(tries, key=problem.cost, default=None)
+            guess = consensus_pose(problem.matches, log_focal, problem.max_error_px, MAX_TRIALS_OF_FOCAL, seed, first)
+            tries += [] if guess is None else [guess]
+        found += [problem.refine(guess) for guess in sorted(tries, key=problem.cost)[:NUM_REFINED]]
+    return [fit.guess for fit in found]
+
+
+def _tells_scale(fit: Fit, sigma: Float64[np.ndarray, "P P"]) -> bool:
+    """Whether the centre is known to a share of its distance from the references."""
+    center_sigma_m = float(np.sqrt(np.linalg.eigvalsh(sigma[3:6, 3:6])[-1]))
+    return center_sigma_m <= MAX_SCALE_SIGMA * distance_to_references(fit)
+
+
+def _fit_with_scale(problem: _Problem, fit: Fit, start: Pose | None, start_sigma_m: float) -> tuple[Fit, Prior]:
+    """The fit with a distance from elsewhere, and what it rests on.
+
+    Matches still tell the direction in which the query stands from the references. The distance is the regressed
+    pose's; without one, such that things are as far away as they usually are.
+    """
+    errors, inlier = fit.errors, problem.inliers(fit.errors)
+    heard = inlier if inlier.any() else np.ones_like(inlier)
+    middle = errors.matches.ref_center[:, heard].mean(axis=1)
+    away = fit.guess.center - middle
+    away = away / max(float(np.linalg.norm(away)), TOUCHING_M)
+    typical_m = TYPICAL_DEPTH_M / float(np.median(errors.depth_per_baseline()[heard]))
+    typical_m = float(np.clip(typical_m, NEAREST_M, TYPICAL_DEPTH_M))
+    if start is None:
+        distance_m, start_sigma_m = typical_m, typical_m
+    else:
+        start_center = Guess.at(start, fit.guess.log_focal).center
+        distance_m = max(abs(float(away @ (start_center - middle))), NEAREST_M)
+    # Epipolar errors are blind to whether the query stands on this side or the other; what is behind a camera is not.
+    sides = [replace(fit.guess, center=middle + side * distance_m * away) for side in (1.0, -1.0)]
+    guess = max(sides, key=lambda guess: int(problem.inliers(problem.matches.at(guess)).sum()))
+    center = guess.center if start is None else start_center
+    problem = replace(problem, prior=replace(problem.prior, center=center, center_sigma_m=start_sigma_m))
+    fits = [problem.refine(problem.approach(begin)) for begin in (guess, replace(guess, center=center))]
+    return min(fits, key=lambda fit: fit.cost), problem.prior
+
+
+def _beats_chance(num_inliers: int, problem: _Problem, ref_cameras: Sequence[Camera | UnknownFocal]) -> bool:
+    """Whether so many inliers are not to be expected from matches that are all wrong (Moisan and Stival 2004).
+
+    A wrong match is an inlier if it happens to lie within a band along the epipolar line. Every sample of matches that
+    fixes a pose is a try at gathering inliers by chance.
+    """
+    num_matches, sample = len(problem.matches), 6 + problem.matches.num_groups
+    more, rest = num_inliers - sample, num_matches - sample
+    band_px = 2 * sqrt(2) * problem.max_error_px
+    by_chance = min(max(band_px * hypot(c.width, c.height) / (c.width * c.height) for c in ref_cameras), 0.5)
+    share = more / rest if rest > 0 else 0.0
+    if share <= by_chance:
+        return False
+    # Chernoff's bound on the chance of so many, times the number of samples and of focal lengths tried.
+    surprise = share * log(share / by_chance) + (1 - share) * log(max(1 - share, 1e-12) / (1 - by_chance))
+    log_samples = lgamma(num_matches + 1) - lgamma(sample + 1) - lgamma(rest + 1)
+    log_samples += problem.matches.num_groups * log(NUM_TRIED)
+    return log_samples - rest * surprise < log(CHANCE)
+
+
+def _focal(
+    camera: Camera | UnknownFocal, group: int, guess: Guess, sigma: Float64[np.ndarray, "P P"]
+) -> tuple[float, float]:
+    """A camera's focal length and its standard deviation, in pixels."""
+    if isinstance(camera, Camera):
+        return camera.fx, 0.0
+    focal_px = camera.longer_side * float(np.exp(guess.log_focal[group]))
+    return focal_px, focal_px * float(np.sqrt(sigma[6 + group, 6 + group]))
+
+
+def _no_answer(
+    reason: str, num_matches: int, query_camera: Camera | UnknownFocal, ref_cameras: Sequence[Camera | UnknownFocal]
+) -> SolverAnswer:
+    nothing_known = np.diag(np.full(7, LOG_FOCAL_SIGMA**2))
+    likely = Guess(np.eye(3), np.zeros(3), np.array([LIKELY_LOG_FOCAL]))
+    focal_px, focal_sigma_px = _focal(query_camera, 0, likely, nothing_known)
+    ref_focals = [_focal(camera, 0, likely, nothing_known)[0] for camera in ref_cameras]
+    return SolverAnswer(
+        T_world_cam=None,
+        covariance=torch.diag(torch.full((6,), torch.inf, dtype=torch.float64)),
+        scale_observable=False,
+        num_inliers=0,
+        inlier_mask=torch.zeros(num_matches, dtype=torch.bool),
+        num_inliers_by_ref=torch.zeros(len(ref_cameras), dtype=torch.int64),
+        focal_px=focal_px,
+        focal_sigma_px=focal_sigma_px,
+        ref_focal_px=torch.tensor(ref_focals, dtype=torch.float64),
+        noise_px=0.0,
+        reason=reason,
+    )
+
+
+def _check(matches: MatchedPoints, T_world_ref: Pose, ref_cameras: Sequence[Camera | UnknownFocal]) -> None:
+    num_refs = len(T_world_ref)
+    if num_refs != len(ref_cameras):
+        raise GeometryError(
+            f"Every reference has a pose and a camera, found {num_refs} poses and {len(ref_cameras)} cameras. "
+            f"Pass `UnknownFocal` for cameras that are not known."
+        )
+    ref_idx = torch.as_tensor(matches.ref_idx)
+    if len(ref_idx) and not (int(ref_idx.min()) >= 0 and int(ref_idx.max()) < num_refs):
+        raise GeometryError(
+            f"Matches name references from 0 to {num_refs - 1}, found {int(ref_idx.min())} to {int(ref_idx.max())}. "
+            f"Pass indices into the poses."
+        )
+
+
+def _is_finite(pose: Pose) -> bool:
+    return bool(pose.R.isfinite().all() and pose.t.isfinite().all())
+
+
+def _float64(values: "Tensor | np.ndarray[tuple[int, ...], np.dtype[np.floating]]") -> Float64[np.ndarray, "..."]:
+    return np.asarray(torch.as_tensor(values).detach().cpu(), dtype=np.float64)
