@@ -60,6 +60,12 @@ class MatchConfig:
             )
 
 
+def precise(x: Tensor) -> Tensor:
+    """At least float32: where bfloat16 would round away what matters."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return x.to(wide)
+
+
 # Features of one image
 
 
@@ -121,11 +127,11 @@ def position_code(like: Float[Tensor, "M C H W"]) -> Float[Tensor, "HW C"]:
 class ImageFeatures:
     """What is kept of M images of a map: all that matching and retrieval need."""
 
-    context: Float[Tensor, "M C h w"]
+    context: Float[Tensor, "M C16 h16 w16"]
     """At a 16th of the image's size."""
-    coarse: Float[Tensor, "M C h w"]
+    coarse: Float[Tensor, "M C8 h8 w8"]
     """At an 8th."""
-    fine: Float[Tensor, "M C h w"]
+    fine: Float[Tensor, "M C2 h2 w2"]
     """At half."""
 
     def __getitem__(self, index: object) -> "ImageFeatures":
@@ -152,7 +158,7 @@ class DenseEncoder(nn.Module):
 
     def forward(self, images: Tensor) -> ImageFeatures:
         """Features of images [M, H, W, 3] with values within 0 and 255; H and W are multiples of 16."""
-        x = (images.permute(0, 3, 1, 2).float() - MEAN) / STD
+        x = (precise(images.permute(0, 3, 1, 2)) - MEAN) / STD
         half = self.to_half(self.stem(x))
         quarter = self.to_quarter(half)
         eighth = self.to_eighth(quarter)
@@ -222,19 +228,19 @@ class Matcher(nn.Module):
         r, _ = self.describe(references, many.context)
         with torch.autocast(q.device.type, enabled=False):
             scale = torch.exp(self.log_temperature) / q.shape[-1] ** 0.5
-            score = (q.float() * scale) @ r.float().mT  # [BR, P, Q]
+            score = (precise(q) * scale) @ precise(r).mT  # [BR, P, Q]
             log_coarse = score.log_softmax(dim=2) + score.log_softmax(dim=1)
         log_best, best = log_coarse.max(dim=2)
-        anchors = cell_anchors(height, width, COARSE_STRIDE, q.device)
+        anchors = cell_anchors(height, width, COARSE_STRIDE, q.device).to(score.dtype)
         offset = self.fine_offset(many, references, best)
-        confidence = torch.exp(0.5 * log_best) * torch.sigmoid(seen.float())
+        confidence = torch.exp(0.5 * log_best) * torch.sigmoid(precise(seen))
         shape = (-1, num_references)
         return Matches(
             xy=(anchors[best] + offset).unflatten(0, shape),
             confidence=confidence.unflatten(0, shape),
             log_coarse=log_coarse.unflatten(0, shape),
             best=best.unflatten(0, shape),
-            seen=seen.float().unflatten(0, shape),
+            seen=precise(seen).unflatten(0, shape),
         )
 
     @torch.no_grad()  # the fine features learn from their own loss, and the pose takes matches as they are
@@ -264,7 +270,7 @@ def fine_expectation(
     step = torch.arange(-FINE_RADIUS, FINE_RADIUS + 1, device=ref_cell.device)
     dy, dx = (grid.flatten() for grid in torch.meshgrid(step, step, indexing="ij"))
     window, inside = _at_cells(ref_fine, ref_cell, torch.stack([dy, dx], dim=-1))  # [M, S, K, C]
-    score = (window * q).sum(dim=-1).float() / q.shape[-1] ** 0.5
+    score = precise((window * q).sum(dim=-1)) / q.shape[-1] ** 0.5
     log_chance = score.masked_fill(~inside, -1e4).log_softmax(dim=-1)  # [M, S, K]
     steps = torch.stack([dx, dy], dim=-1).to(log_chance.dtype) * FINE_STRIDE
     return log_chance.exp() @ steps, log_chance
@@ -347,7 +353,7 @@ class EdgeMessages(nn.Module):
         key, value = message.unflatten(-1, (2, self.heads, -1)).unbind(dim=3)  # [B, R, R, heads, C/heads]
         query = self.to_query(normed).unflatten(-1, (self.heads, -1))  # [B, R, heads, C/heads]
         score = (query[:, :, None] * key).sum(dim=-1) / key.shape[-1] ** 0.5  # [B, R, R, heads]
-        score = score.float().masked_fill(~ref_mask[:, None, :, None], -1e4)
+        score = precise(score).masked_fill(~ref_mask[:, None, :, None], -1e4)
         attended = (score.softmax(dim=2)[..., None].to(value.dtype) * value).sum(dim=2).flatten(2)
         x = x + self.out(attended)
         return x + self.mlp(self.norm_mlp(x))  # type: ignore[no-any-return]  # nn.Module is untyped
@@ -378,7 +384,7 @@ class Descriptor(nn.Module):
 
     def forward(self, context: Float[Tensor, "M C h w"]) -> Float[Tensor, "M D"]:
         with torch.autocast(context.device.type, enabled=False):
-            return F.normalize(self.reduce(self.netvlad(context.float())), dim=-1)
+            return F.normalize(self.reduce(self.netvlad(precise(context))), dim=-1)
 
 
 class MatchGNN(nn.Module):
@@ -421,7 +427,7 @@ class MatchGNN(nn.Module):
         Rays are zero where intrinsics are not known, and two more channels say so.
         """
         num_graphs, num_refs = matches.confidence.shape[:2]
-        anchors = cell_anchors(*query_hw, COARSE_STRIDE, matches.xy.device)
+        anchors = cell_anchors(*query_hw, COARSE_STRIDE, matches.xy.device).to(matches.xy.dtype)
         here = _from_middle(anchors, query_hw).expand(num_graphs, num_refs, -1, -1)
         there = _from_middle(matches.xy, ref_hw)
         nothing = torch.zeros_like(here)
@@ -464,7 +470,7 @@ class MatchGNN(nn.Module):
         relative = pose_vector(T_i_j)
         for message_round in self.messages:
             x = message_round(x, relative, ref_mask)
-        out = self.head(x).float()
+        out = precise(self.head(x))
         T_ref_query = Pose(residual_rotation(out[..., :6]), out[..., 6:9])
         log_sigma = out[..., 9:11].clamp(-7.0, 3.0)
         T_world_query = fuse(T_world_ref @ T_ref_query, log_sigma, ref_mask)

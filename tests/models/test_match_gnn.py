@@ -1,0 +1,241 @@
+"""MatchGNN: what must not matter does not, what must matter does, and its parts agree with slow ones."""
+
+import math
+
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from torch import Tensor
+
+from relograph.errors import ConfigError
+from relograph.geometry import Pose, rotation_error_deg
+from relograph.graphs.correspondence import Lenses, cell_anchors
+from relograph.models.match_gnn import (
+    COARSE_STRIDE,
+    FINE_RADIUS,
+    FINE_STRIDE,
+    ImageFeatures,
+    MatchAnswers,
+    MatchConfig,
+    MatchGNN,
+    fine_expectation,
+    fuse,
+    residual_rotation,
+)
+
+TINY = MatchConfig(
+    channels=16,
+    context_channels=16,
+    fine_channels=8,
+    self_layers=1,
+    cross_layers=1,
+    edge_channels=16,
+    rounds=2,
+    heads=2,
+    num_clusters=2,
+    descriptor_dim=8,
+)
+HEIGHT, WIDTH = 48, 64
+
+
+@pytest.fixture(scope="module")
+def network() -> MatchGNN:
+    """Random weights, also in the last layer, which starts at zero: an untrained network says "not moved" to all."""
+    torch.manual_seed(0)
+    network = MatchGNN(TINY)
+    for parameter in network.head.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return network.double().eval()
+
+
+def poses(*shape: int, seed: int = 0) -> Pose:
+    generator = torch.Generator().manual_seed(seed)
+    rotvec, t = (torch.randn(*shape, 3, generator=generator, dtype=torch.float64) for _ in range(2))
+    return Pose.from_axis_angle(0.4 * rotvec, t)
+
+
+def photos(count: int, seed: int = 0, height: int = HEIGHT, width: int = WIDTH) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (count, height, width, 3), dtype=torch.uint8, generator=generator)
+
+
+def features(network: MatchGNN, images: Tensor) -> ImageFeatures:
+    """In float64, where order and padding cannot hide in rounding."""
+    return network.encode(images.double())
+
+
+@torch.no_grad()
+def answer(
+    network: MatchGNN, num_references: int = 4, T_world_ref: Pose | None = None, **options: object
+) -> MatchAnswers:
+    query = features(network, photos(1))
+    references = features(network, photos(num_references, seed=1))
+    T_world_ref = poses(1, num_references) if T_world_ref is None else T_world_ref
+    there = torch.ones(1, num_references, dtype=torch.bool)
+    return network(query, references, T_world_ref, there, **options)
+
+
+def assert_poses_close(one: Pose, other: Pose, atol: float = 1e-8) -> None:
+    assert_allclose(one.R, other.R, atol=atol)
+    assert_allclose(one.t, other.t, atol=atol)
+
+
+def test_moving_the_world_moves_the_answer_with_it(network: MatchGNN) -> None:
+    T_new_world = poses(1, seed=5)
+    here, moved = answer(network), answer(network, T_world_ref=T_new_world[:, None] @ poses(1, 4))
+    assert_poses_close(moved.T_world_query, T_new_world @ here.T_world_query)
+    assert_poses_close(moved.T_ref_query, here.T_ref_query)
+
+
+@torch.no_grad()
+def test_the_order_of_the_references_does_not_matter(network: MatchGNN) -> None:
+    order = torch.tensor([2, 0, 3, 1])
+    query, references, T_world_ref = features(network, photos(1)), features(network, photos(4, seed=1)), poses(1, 4)
+    there = torch.ones(1, 4, dtype=torch.bool)
+    plain = network(query, references, T_world_ref, there)
+    turned = network(query, references[order], T_world_ref[:, order], there)
+    assert_poses_close(turned.T_world_query, plain.T_world_query)
+    assert_poses_close(turned.T_ref_query, plain.T_ref_query[:, order])
+
+
+@torch.no_grad()
+def test_references_that_are_not_there_do_not_matter(network: MatchGNN) -> None:
+    query, references, T_world_ref = features(network, photos(1)), features(network, photos(4, seed=1)), poses(1, 4)
+    few = network(query, references[:2], T_world_ref[:, :2], torch.ones(1, 2, dtype=torch.bool))
+    padded = network(query, references, T_world_ref, torch.tensor([[True, True, False, False]]))
+    assert_poses_close(padded.T_world_query, few.T_world_query)
+
+
+def test_the_poses_of_the_references_are_used(network: MatchGNN) -> None:
+    plain, shuffled = answer(network), answer(network, T_world_ref=poses(1, 4)[:, [1, 0, 3, 2]])
+    moved = (plain.T_ref_query.t - shuffled.T_ref_query.t).norm(dim=-1)
+    assert (moved > 1e-3).all()  # not only through the frame: what an edge says changes too
+
+
+def test_the_answer_is_no_references_pose(network: MatchGNN) -> None:
+    answered, T_world_ref = answer(network).T_world_query, poses(1, 4)
+    assert ((answered.t[:, None] - T_world_ref.t).norm(dim=-1) > 1e-3).all()
+    assert (rotation_error_deg(answered.R[:, None].expand(-1, 4, -1, -1), T_world_ref.R) > 0.1).all()
+
+
+@pytest.mark.parametrize("num_references", [1, 7, 32])
+def test_any_number_of_references(network: MatchGNN, num_references: int) -> None:
+    answered = answer(network, num_references)
+    assert answered.T_ref_query.batch_shape == (1, num_references)
+    assert answered.T_world_query.t.isfinite().all()
+    assert_allclose(torch.linalg.det(answered.T_world_query.R), [1.0], atol=1e-9)
+
+
+def test_lenses_that_are_known_change_the_answer(network: MatchGNN) -> None:
+    K = torch.tensor([[60.0, 0, 32], [0, 60, 24], [0, 0, 1]], dtype=torch.float64)
+    query = Lenses(K.expand(1, 3, 3), torch.zeros(1, 2, dtype=torch.float64))
+    references = Lenses(K.expand(1, 4, 3, 3), torch.zeros(1, 4, 2, dtype=torch.float64))
+    told = answer(network, query_lenses=query, ref_lenses=references)
+    assert (told.T_world_query.t - answer(network).T_world_query.t).norm() > 1e-3
+
+
+@torch.no_grad()
+def test_an_upright_query_among_wide_references(network: MatchGNN) -> None:
+    query, references = features(network, photos(1, height=WIDTH, width=HEIGHT)), features(network, photos(3, seed=1))
+    answered = network(query, references, poses(1, 3), torch.ones(1, 3, dtype=torch.bool))
+    assert answered.matches.xy.shape == (1, 3, WIDTH * HEIGHT // COARSE_STRIDE**2, 2)
+    assert (answered.matches.xy[..., 0] < WIDTH + FINE_RADIUS * FINE_STRIDE).all()
+
+
+def test_a_fresh_network_says_that_nothing_moved() -> None:
+    torch.manual_seed(1)
+    fresh = MatchGNN(TINY).double().eval()
+    answered = answer(fresh)
+    assert_allclose(answered.T_ref_query.R[0], torch.eye(3, dtype=torch.float64).expand(4, 3, 3), atol=1e-12)
+    assert_allclose(answered.T_ref_query.t[0], torch.zeros(4, 3), atol=1e-12)
+
+
+@torch.no_grad()
+def test_an_image_compared_with_itself_is_compared_both_ways_alike(network: MatchGNN) -> None:
+    same = features(network, photos(1))
+    log_coarse = network.matcher(same, same, 1).log_coarse[0, 0]
+    assert_allclose(log_coarse, log_coarse.mT, atol=1e-10)
+
+
+@torch.no_grad()
+def test_the_chances_are_a_softmax_over_both_images(network: MatchGNN) -> None:
+    query, reference = features(network, photos(1)), features(network, photos(1, seed=3))
+    matches = network.matcher(query, reference, 1)
+    q, seen = network.matcher.describe(query, reference.context)
+    r, _ = network.matcher.describe(reference, query.context)
+    score = torch.exp(network.matcher.log_temperature) * (q[0] @ r[0].T) / 4
+    chance = score.softmax(dim=1) * score.softmax(dim=0)
+    assert_allclose(matches.log_coarse[0, 0].exp(), chance, atol=1e-12)
+    assert_allclose(matches.confidence[0, 0], chance.amax(dim=1).sqrt() * seen[0].sigmoid(), atol=1e-12)
+    assert (matches.best[0, 0] == chance.argmax(dim=1)).all()
+
+
+def test_the_fine_place_agrees_with_a_slow_loop() -> None:
+    generator = torch.Generator().manual_seed(0)
+    query_fine, ref_fine = (torch.randn(1, 5, 24, 32, generator=generator, dtype=torch.float64) for _ in range(2))
+    query_cell, ref_cell = torch.tensor([[0, 13, 47]]), torch.tensor([[9, 47, 0]])
+    expected, log_chance = fine_expectation(query_fine, ref_fine, query_cell, ref_cell)
+    columns = 32 // (COARSE_STRIDE // FINE_STRIDE)
+    for i in range(3):
+        (q_row, q_column), (r_row, r_column) = (
+            (4 * (cell // columns) + 2, 4 * (cell % columns) + 2)
+            for cell in (int(query_cell[0, i]), int(ref_cell[0, i]))
+        )
+        scores, steps = [], []
+        for dy in range(-FINE_RADIUS, FINE_RADIUS + 1):
+            for dx in range(-FINE_RADIUS, FINE_RADIUS + 1):
+                y, x = r_row + dy, r_column + dx
+                inside = 0 <= y < 24 and 0 <= x < 32
+                product = float(query_fine[0, :, q_row, q_column] @ ref_fine[0, :, y, x]) if inside else -math.inf
+                scores.append(product / 5**0.5)
+                steps.append((FINE_STRIDE * dx, FINE_STRIDE * dy))
+        chance = torch.tensor(scores, dtype=torch.float64).softmax(dim=0)
+        assert_allclose(log_chance[0, i].exp(), chance, atol=1e-12)
+        assert_allclose(expected[0, i], chance @ torch.tensor(steps, dtype=torch.float64), atol=1e-12)
+
+
+def test_a_residual_of_zero_is_the_identity_and_any_other_a_rotation() -> None:
+    residual = torch.randn(20, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    R = residual_rotation(residual)
+    assert_allclose(R @ R.mT, torch.eye(3, dtype=torch.float64).expand(20, 3, 3), atol=1e-12)
+    assert_allclose(torch.linalg.det(R), torch.ones(20), atol=1e-12)
+    assert_allclose(residual_rotation(torch.zeros(6, dtype=torch.float64)), torch.eye(3), atol=1e-15)
+
+
+def test_a_sure_edge_outweighs_unsure_ones() -> None:
+    T_world_query = poses(1, 3)
+    log_sigma = torch.tensor([[[-6.0, -6.0], [0.0, 0.0], [0.0, 0.0]]], dtype=torch.float64)
+    fused = fuse(T_world_query, log_sigma, torch.ones(1, 3, dtype=torch.bool))
+    assert_allclose(fused.t, T_world_query.t[:, 0], atol=1e-4)
+    assert rotation_error_deg(fused.R, T_world_query.R[:, 0]).item() < 0.01
+
+
+def test_edges_that_agree_are_fused_exactly() -> None:
+    T = poses(1)
+    same = Pose(T.R[:, None].expand(1, 3, 3, 3), T.t[:, None].expand(1, 3, 3))
+    fused = fuse(same, torch.zeros(1, 3, 2, dtype=torch.float64), torch.ones(1, 3, dtype=torch.bool))
+    assert_poses_close(fused, T, atol=1e-12)
+
+
+def test_anchors_lie_in_the_middle_pixel_of_their_cell() -> None:
+    anchors = cell_anchors(HEIGHT, WIDTH, COARSE_STRIDE)
+    assert len(anchors) == 6 * 8
+    assert anchors[0].tolist() == [4.5, 4.5]
+    assert anchors[-1].tolist() == [WIDTH - 3.5, HEIGHT - 3.5]
+
+
+def test_descriptors_have_unit_length(network: MatchGNN) -> None:
+    with torch.no_grad():
+        descriptors = network.descriptor(features(network, photos(3)).context)
+    assert_allclose(descriptors.norm(dim=1), torch.ones(3), atol=1e-6)
+
+
+def test_the_shipped_size_fits_its_bound() -> None:
+    with torch.device("meta"):
+        network = MatchGNN()
+    assert 2 * sum(parameter.numel() for parameter in network.parameters()) <= 36e6  # bytes in fp16
+
+
+def test_heads_must_divide_the_channels() -> None:
+    with pytest.raises(ConfigError, match=r"multiples of match\.heads"):
+        MatchConfig(context_channels=100)
