@@ -42,6 +42,7 @@ from relograph.training.loop import make_fabric, read_log
 from relograph.training.running import (
     Trained,
     copy_encoder,
+    evenly_spaced,
     fixed_loss,
     graph_rows,
     load_retriever,
@@ -334,6 +335,14 @@ def test_a_scene_without_anything_held_out_is_trained_to_the_end(tmp_path: Path)
     trained = tiny_training(tmp_path, data=tiny_data({"kitchen": {"train": 6}}))
     assert [row["validation_loss"] for row in curve(tmp_path)] == [None, None]
     assert saved(tmp_path / "last")["model.pose_head.weight"].equal(trained.model.pose_head.weight)
+
+
+def test_few_rows_are_all_taken_and_of_many_as_many_as_asked_for() -> None:
+    for count in range(700):
+        assert evenly_spaced(torch.arange(count), 700).tolist() == list(range(count))
+    some = evenly_spaced(torch.arange(40_007), 1000)
+    assert (some[0], some[-1], len(some)) == (0, 40_006, 1000)
+    assert set(some.diff().tolist()) == {40, 41}
 
 
 # Graphs of a test

@@ -2,7 +2,14 @@
 
 from relograph.graphs.edges import drop_edges
 from relograph.graphs.posed_images import GraphBatch, PosedImages, gather_graphs
-from relograph.graphs.targets import Target, absolute_pose, absolute_targets, crosses_the_jump, relative_targets
+from relograph.graphs.targets import (
+    Target,
+    absolute_pose,
+    absolute_targets,
+    crosses_the_jump,
+    relative_targets,
+    target_units,
+)
 
 __all__ = [
     "GraphBatch",
@@ -14,4 +21,5 @@ __all__ = [
     "drop_edges",
     "gather_graphs",
     "relative_targets",
+    "target_units",
 ]

@@ -36,6 +36,19 @@ def absolute_targets(T_world_cam: Pose) -> Float[Tensor, "*B 6"]:
     return torch.cat([T_world_cam.t, T_world_cam.log_quat()], dim=-1)
 
 
+def target_units(metres_per_unit: float, device: torch.device | str) -> Float[Tensor, "6"]:
+    """What the six numbers that a network says of a pose are multiplied with, to be metres and the log as it is.
+
+    It is filled on the device: a copy from the host would make every training step wait.
+
+    Example:
+        >>> target_units(20.0, "cpu").tolist()
+        [20.0, 20.0, 20.0, 1.0, 1.0, 1.0]
+    """
+    metres = torch.full((3,), metres_per_unit, dtype=torch.float32, device=device)
+    return torch.cat([metres, torch.ones_like(metres)])
+
+
 def absolute_pose(prediction: Float[Tensor, "*B 6"], T_world_ref: Pose, target: Target) -> Pose:
     """T_world_query, from what edges [reference, query] say and the poses of their references."""
     translation, log_quat = prediction.split(3, dim=-1)

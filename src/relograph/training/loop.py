@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from relograph.configuration import config_from_dict
 from relograph.errors import ConfigError, MissingExtraError, TrainingError
-from relograph.graphs import GraphBatch, absolute_targets, drop_edges, relative_targets
+from relograph.graphs import GraphBatch, absolute_targets, drop_edges, relative_targets, target_units
 from relograph.models import all_edges
 from relograph.models.checkpoint import load_checkpoint, load_into, save_checkpoint
 from relograph.progress import SILENT, Progress
@@ -255,7 +255,7 @@ def training_loss(
     if config.graph.edge_dropout and config.graph.num_nodes > 1:
         generator = generator_for(config.seed + fabric.global_rank, DROPOUT, step, batch.rows.device)
         edge_mask = drop_edges(edge_mask, config.graph.edge_dropout, generator)
-    unit = torch.tensor([metres_per_unit] * 3 + [1.0] * 3, device=batch.rows.device)
+    unit = target_units(metres_per_unit, batch.rows.device)
     counts: Any = torch.stack([edge_mask.sum(), batch.node_mask.sum()]).float()
     if fabric.world_size > 1:
         counts = fabric.all_reduce(counts, reduce_op="mean")

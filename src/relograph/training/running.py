@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from relograph.configuration import config_from_dict, config_to_dict
 from relograph.errors import CheckpointError, DatasetError
-from relograph.graphs import crosses_the_jump, relative_targets
-from relograph.graphs.targets import absolute_targets
+from relograph.graphs import absolute_targets, crosses_the_jump, relative_targets, target_units
 from relograph.models import PoseModel, ResNet, answer_graphs, build_model
 from relograph.models import all_edges as every_edge
 from relograph.models.checkpoint import load_checkpoint, load_into, save_checkpoint
@@ -80,6 +79,17 @@ def spread_of_cameras(data: RelocalizationData, rows: Int[Tensor, "R"]) -> float
     return max(1e-6, float(torch.cat(squared).square().sum(dim=1).mean().sqrt()))
 
 
+def evenly_spaced(rows: Int[Tensor, "R"], at_most: int) -> Int[Tensor, "S"]:
+    """All rows where they are few enough, else so many of them from the first to the last.
+
+    Example:
+        >>> evenly_spaced(torch.arange(100, 110), 4).tolist()
+        [100, 103, 106, 109]
+    """
+    count = min(at_most, len(rows))
+    return rows[torch.arange(count, device=rows.device) * (len(rows) - 1) // max(1, count - 1)]
+
+
 def make_retriever(
     encoder: ResNet, data: RelocalizationData, rows: Int[Tensor, "R"], config: RetrievalConfig, seed: int
 ) -> Retriever:
@@ -90,8 +100,7 @@ def make_retriever(
     generator = generator_for(seed, EVALUATION, 0)
 
     def some(count: int) -> Tensor:
-        chosen = rows[torch.linspace(0, len(rows) - 1, min(count, len(rows)), device=rows.device).long()]
-        return data.frames.images[chosen.to(data.frames.images.device)]
+        return data.frames.images[evenly_spaced(rows, count).to(data.frames.images.device)]
 
     retriever.initialise(some(KMEANS_IMAGES), generator)
     retriever.whiten(some(WHITENING_IMAGES), config.descriptor_dim)
@@ -189,7 +198,7 @@ def fixed_loss(
     """
     answers = answer_graphs(model, data.frames, rows)
     T_world_cam = data.frames.T_world_cam[rows.clamp_min(0)]
-    unit = torch.tensor([metres_per_unit] * 3 + [1.0] * 3, device=rows.device)
+    unit = target_units(metres_per_unit, rows.device)
     if answers.all_edges is not None and config.model.predicts_edges:
         wanted = relative_targets(T_world_cam, config.model.target)
         there = every_edge(rows >= 0)
@@ -268,8 +277,7 @@ def train_on_scenes(
     )
     validate = None
     if len(validation_rows):
-        spread = torch.linspace(0, len(validation_rows) - 1, min(MAX_VALIDATION_QUERIES, len(validation_rows)))
-        queries = validation_rows[spread.long().to(validation_rows.device)]
+        queries = evenly_spaced(validation_rows, MAX_VALIDATION_QUERIES)
         references = frames.in_map & ~data.held_out & data.of_scenes(scene_names)
         validation_graphs = graph_rows(queries, references, descriptors, data, config.graph, seed=config.seed)
 

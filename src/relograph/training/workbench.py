@@ -23,7 +23,7 @@ from relograph.retrieval import read_descriptors
 from relograph.scenes import Scene
 from relograph.training.config import TrainConfig
 from relograph.training.data import RelocalizationData, has_room_for, load_data
-from relograph.training.running import WHITENING_IMAGES, Trained, load_retriever, make_retriever
+from relograph.training.running import WHITENING_IMAGES, Trained, evenly_spaced, load_retriever, make_retriever
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,7 @@ def retriever_of(trained: Trained, workbench: Workbench) -> Retriever:
     netvlad = {name.removeprefix("netvlad."): tensor for name, tensor in tensors.items() if name.startswith("netvlad.")}
     load_into(retriever.netvlad, netvlad, where=str(where))
     retriever = retriever.to(data.is_test.device)
-    rows = data.train_rows(trained.scene_names)
-    rows = rows[torch.linspace(0, len(rows) - 1, min(WHITENING_IMAGES, len(rows)), device=rows.device).long()]
+    rows = evenly_spaced(data.train_rows(trained.scene_names), WHITENING_IMAGES)
     dim = min(config.descriptor_dim, len(rows) - 1, retriever.netvlad.descriptor_dim)
     if dim > 0:
         retriever.whiten(data.frames.images[rows.to(data.frames.images.device)], dim)
