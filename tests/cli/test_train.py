@@ -174,7 +174,8 @@ def test_a_scene_with_one_training_frame_cannot_be_trained_on(tmp_path: Path):
     output = ("--output", tmp_path / "run")
     done = invoke("train", "--preset", "tiny", "--data", root, *output, *QUICK, cache=tmp_path)
     assert done.exit_code == 1
-    assert "expected at least 2 training frames in chess, found 1" in done.stderr
+    assert "expected at least 2 training frames in chess, found 1 beside 1 held out for validation." in done.stderr
+    assert "warning: chess has 1 training frame and a graph has 4 images" in done.stderr
 
 
 def test_every_setting_is_listed_with_its_value_and_what_it_means():

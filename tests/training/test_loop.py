@@ -14,7 +14,7 @@ import torch
 from tiny_trainings import TINY, assert_same_weights, random_descriptors, saved, tiny_config, tiny_data
 from torch import Tensor, nn
 
-from relograph.errors import CheckpointError, TrainingError
+from relograph.errors import CheckpointError, ConfigError, TrainingError
 from relograph.geometry import Pose
 from relograph.graphs import GraphBatch, absolute_targets, gather_graphs, relative_targets
 from relograph.models import all_edges, build_model
@@ -90,6 +90,16 @@ def weights_of(objective: nn.Module) -> dict[str, Tensor]:
 
 def losses_in_log(output: Path) -> list[float | None]:
     return [row["loss"] for row in read_log(output / "log.csv")]
+
+
+# Processes
+
+
+def test_processes_that_train_together_do_not_share_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="expected --device cuda where 2 processes train together, found cuda:1"):
+        make_fabric("cuda:1")
 
 
 # The learning rate
@@ -465,6 +475,7 @@ def test_a_loss_that_is_no_number_stops_with_step_frames_and_the_last_good_check
     assert ", ".join(names[:8]) in message
     assert f"and {len(names) - 8} more" in message
     assert f"{tmp_path / 'last'} is the last good checkpoint" in message
+    assert "or train anew in another folder with a lower optim.learning_rate" in message  # this one has its settings
     assert "\n" not in message
     assert load_checkpoint(tmp_path / "last").sha256 == good
     assert read_log(tmp_path / "log.csv")[0]["step"] == 3

@@ -318,7 +318,10 @@ def test_a_scene_with_fewer_frames_than_a_graph_has_nodes_takes_the_frames_there
 @pytest.mark.parametrize("kind", ["relpose_gnn", "posenet"])
 def test_one_training_frame_is_too_few(tmp_path: Path, kind: str) -> None:
     data = tiny_data({"closet": {"train": 1, "test": 3}})
-    with pytest.raises(DatasetError, match="expected at least 2 training frames in closet, found 1"):
+    with pytest.raises(DatasetError, match=r"expected at least 2 training frames in closet, found 1\."):
+        tiny_training(tmp_path, tiny_config(f"model.kind={kind}"), data)
+    data = tiny_data({"closet": {"train": 1, "held out": 1}})
+    with pytest.raises(DatasetError, match=r"in closet, found 1 beside 1 held out for validation\."):
         tiny_training(tmp_path, tiny_config(f"model.kind={kind}"), data)
     assert not tmp_path.joinpath("last").exists()
 

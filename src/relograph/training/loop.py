@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 STEPS_PER_LOG = 20
 CHECKPOINT_SECONDS = 90.0
+HOW_TO_START_ANEW = "train anew in another folder with a lower optim.learning_rate or with optim.gradient_clip=1"
 
 
 def log_columns(watched: Iterable[str]) -> tuple[str, ...]:
@@ -49,6 +50,11 @@ def make_fabric(device: str = "cpu", precision: str = "float32") -> "Fabric":
     processes_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     kind, _, index = device.partition(":")
+    if index and processes > 1:
+        raise ConfigError(
+            f"expected --device {kind} where {processes} processes train together, found {device}: all of them would "
+            "share that one. Leave the number out; each process takes its own."
+        )
     fabric = Fabric(
         accelerator=kind,
         devices=[int(index)] if index else processes_here,
@@ -207,8 +213,7 @@ def run_loop(
                 if not math.isfinite(validation):
                     raise TrainingError(
                         f"expected a finite validation loss, found {validation} after step {state.step - 1}; "
-                        f"{what_is_kept(output)}. Look at the poses of the held-out frames, or lower "
-                        "optim.learning_rate."
+                        f"{what_is_kept(output)}. Look at the poses of the held-out frames, or {HOW_TO_START_ANEW}."
                     )
                 objective.train()
                 if optim.freeze_batch_norm:
@@ -300,7 +305,7 @@ def stop_if_bad(first_bad_step: int, num_steps: int, source: GraphSource, output
     shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
     raise TrainingError(
         f"expected a finite loss, found none in step {first_bad_step}, with the frames {shown}; "
-        f"{what_is_kept(output)}. Look at those frames, or lower optim.learning_rate, or set optim.gradient_clip=1."
+        f"{what_is_kept(output)}. Look at those frames, or {HOW_TO_START_ANEW}."
     )
 
 

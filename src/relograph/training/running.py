@@ -232,9 +232,10 @@ def train_on_scenes(
     """Train on the training frames of some scenes, starting from the weights of `encoder` where it is given."""
     train_rows, validation_rows = data.train_rows(scene_names), data.validation_rows(scene_names)
     if len(train_rows) < 2:
+        held_out = f" beside {len(validation_rows)} held out for validation" if len(validation_rows) else ""
         raise DatasetError(
-            f"expected at least 2 training frames in {', '.join(scene_names)}, found {len(train_rows)}. A network "
-            "needs a pair of images to learn from; add frames to the training split."
+            f"expected at least 2 training frames in {', '.join(scene_names)}, found {len(train_rows)}{held_out}. "
+            "A network needs a pair of images to learn from; add frames to the training split."
         )
     frames, graph = data.frames, config.graph
     metres_per_unit = config.data.metres_per_unit or spread_of_cameras(data, train_rows)

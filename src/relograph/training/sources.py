@@ -35,7 +35,11 @@ def order_of_epoch(count: int, seed: int, epoch: int, device: torch.device) -> I
 
 @runtime_checkable  # the tests check every argument's type while they run
 class GraphSource(Protocol):
-    """An endless supply of batches, the same ones whenever it is asked again."""
+    """An endless supply of batches.
+
+    Frames on disk come in the same batches whenever they are asked for again, so a training that was stopped goes on
+    as if it had not been. Rooms without end are others after a restart, and so is the loss from there on.
+    """
 
     @property
     def steps_per_epoch(self) -> int:

@@ -142,8 +142,8 @@ def what_to_know(workbench: Workbench, config: TrainConfig, scene_names: Sequenc
         count = len(workbench.data.train_rows([name]))
         if config.graph.selection != "alone" and count < config.graph.num_nodes:
             notes.append(
-                f"{name} has {count} training frames and a graph has {config.graph.num_nodes} images: graphs of this "
-                "scene take the frames there are."
+                f"{name} has {count} training frame{'' if count == 1 else 's'} and a graph has "
+                f"{config.graph.num_nodes} images: graphs of this scene take the frames there are."
             )
     return notes
 
