@@ -56,8 +56,10 @@ def test_presets_that_a_user_trains_with_are_there(name: str) -> None:
 
 
 def test_an_unknown_preset_is_answered_with_those_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"among paper-7scenes, .*tiny, got 'papers'"):
-        preset("papers")
+    with pytest.raises(ConfigError, match=r"among paper-7scenes, .*tiny, found 'tyni'\. Did you mean 'tiny'\?$"):
+        preset("tyni")
+    with pytest.raises(ConfigError, match=r"found 'large'\. Choose one of them\.$"):
+        preset("large")
 
 
 @pytest.mark.parametrize(

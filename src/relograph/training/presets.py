@@ -1,5 +1,6 @@
 """Named configurations: the paper's, ours on rooms, and one small enough for a test."""
 
+import difflib
 from dataclasses import replace
 
 from relograph.errors import ConfigError
@@ -74,5 +75,7 @@ PRESETS = {
 def preset(name: str) -> TrainConfig:
     """The configuration of a name."""
     if name not in PRESETS:
-        raise ConfigError(f"expected a preset among {', '.join(PRESETS)}, got {name!r}.")
+        nearest = difflib.get_close_matches(name, PRESETS, n=1, cutoff=0.5)
+        advice = f"Did you mean {nearest[0]!r}?" if nearest else "Choose one of them."
+        raise ConfigError(f"expected a preset among {', '.join(PRESETS)}, found {name!r}. {advice}")
     return PRESETS[name]
