@@ -146,7 +146,7 @@ def test_a_training_starts_from_public_weights(root: Path, tmp_path: Path):
 
 
 def test_retrieval_that_was_trained_along_is_what_evaluation_uses(root: Path, tmp_path: Path):
-    along = ("--set", "retrieval.loss=covisibility")
+    along = ("--set", "retrieval.loss=covisibility", "--set", "retrieval.image_height=32")
     arguments = ("--preset", "tiny", "--data", root, "--output", tmp_path / "run", *QUICK, *along)
     done = invoke("train", *arguments, cache=tmp_path)
     assert done.exit_code == 0, done.output
@@ -154,6 +154,7 @@ def test_retrieval_that_was_trained_along_is_what_evaluation_uses(root: Path, tm
     kept = load_checkpoint(tmp_path / "run" / "retriever").tensors
     torch.testing.assert_close(kept["retriever.netvlad.centres"], trained["netvlad.centres"])
     torch.testing.assert_close(kept["retriever.encoder.conv1.weight"], trained["model.encoder.conv1.weight"])
+    assert load_checkpoint(tmp_path / "run" / "retriever").metadata["image_height"] == 48  # as it was trained
     assert invoke("eval", tmp_path / "run", "--data", root, cache=tmp_path).exit_code == 0
 
 

@@ -300,7 +300,7 @@ def train_on_scenes(
     netvlad = None
     if config.retrieval.loss != "none":
         netvlad = make_retriever(
-            model.encoder.to(data.is_test.device), data, train_rows, config.retrieval, config.seed
+            model.encoder.to(data.is_test.device), data, train_rows, config.retrieval_as_used, config.seed
         ).netvlad
     objective = PoseObjective(model, netvlad, config.retrieval)
     run_training(
@@ -352,9 +352,10 @@ def pretrain(
     """
     torch.manual_seed(config.seed)
     model = build_model(config.model).to(fabric.device)
-    retriever = Retriever(
-        model.encoder, num_clusters=config.retrieval.num_clusters, image_height=config.retrieval.image_height
-    ).to(fabric.device)
+    retrieval = config.retrieval_as_used
+    retriever = Retriever(model.encoder, num_clusters=retrieval.num_clusters, image_height=retrieval.image_height).to(
+        fabric.device
+    )
     source = stream_for_pretraining(config, fabric)
     if start is None:
         few_homes = source.with_homes(FEW_HOMES)

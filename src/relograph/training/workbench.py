@@ -108,7 +108,7 @@ def set_up_workbench(
     if retriever is None:
         encoder = start.encoder if start.encoder is not None else first_encoder(config)
         rows = data.train_rows(data.frames.scene_names)
-        retriever = make_retriever(encoder.to(device), data, rows, config.retrieval, config.seed)
+        retriever = make_retriever(encoder.to(device), data, rows, config.retrieval_as_used, config.seed)
         retrieval = f"NetVLAD on {start.fingerprint}, {json.dumps(config_to_dict(config.retrieval))}"
     described = retriever.describe(data.frames.images, progress=progress)
     return Workbench(data, described, retriever, start, retrieval)
@@ -116,7 +116,7 @@ def set_up_workbench(
 
 def retriever_of(trained: Trained, workbench: Workbench) -> Retriever:
     """NetVLAD as it was trained along with a network, on that network's encoder, whitened on its training images."""
-    config, data = trained.config.retrieval, workbench.data
+    config, data = trained.config.retrieval_as_used, workbench.data
     retriever = Retriever(trained.model.encoder, num_clusters=config.num_clusters, image_height=config.image_height)
     where = trained.folder / "best"
     tensors = load_checkpoint(where).tensors
