@@ -120,13 +120,12 @@ class MatchSource:
         return [f"RoomStream with seed {self.config.seed}, step {step}"]
 
 
-def references_shown(batch: StreamBatch, seed: int, step: int) -> Bool[Tensor, "B R"]:
+def references_shown(num_graphs: int, num_references: int, *, seed: int, step: int) -> Bool[Tensor, "B R"]:
     """Which references a step shows: all in half of the graphs, and in the others any number from one on."""
-    num_graphs, num_references = batch.overlap.shape[0], batch.overlap.shape[1] - 1
     generator = generator_for(seed, REFERENCES_SHOWN, step)
     number = torch.randint(1, num_references + 1, (num_graphs,), generator=generator)
     number[torch.rand(num_graphs, generator=generator) < 0.5] = num_references
-    return (torch.arange(num_references) < number[:, None]).to(batch.overlap.device)
+    return torch.arange(num_references) < number[:, None]
 
 
 def train_match_gnn(
@@ -148,7 +147,9 @@ def train_match_gnn(
 
     def loss_of(differentiated: Callable[..., Tensor], batch: StreamBatch, step: int) -> Tensor:
         told = torch.rand((), generator=generator_for(config.seed, LENSES_TOLD, step)) < config.loss.known_intrinsics
-        return differentiated(batch, references_shown(batch, config.seed, step), tell_lenses=bool(told))
+        num_graphs, num_nodes = batch.overlap.shape
+        shown = references_shown(num_graphs, num_nodes - 1, seed=config.seed, step=step).to(batch.overlap.device)
+        return differentiated(batch, shown, tell_lenses=bool(told))
 
     metadata = {
         "config": config_to_dict(config),

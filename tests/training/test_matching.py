@@ -1,0 +1,208 @@
+"""What MatchGNN is taught with: each lesson is right where the answer is, and costs more where it is not."""
+
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+import torch
+from numpy.testing import assert_allclose
+
+from relograph.geometry import Pose, rotation_error_deg
+from relograph.graphs.correspondence import TrueMatches
+from relograph.models.match_gnn import COARSE_STRIDE, FINE_RADIUS, MatchConfig, Matches, MatchGNN
+from relograph.rooms import RoomStream, StreamBatch, StreamConfig, textures
+from relograph.rooms.photograph import Effects
+from relograph.rooms.textures import TextureAtlas
+from relograph.training.loop import make_fabric, read_log
+from relograph.training.match_training import MatchSource, MatchTrainConfig, references_shown, train_match_gnn
+from relograph.training.matching import (
+    LESSONS,
+    MatchObjective,
+    angle_between,
+    coarse_loss,
+    fine_loss,
+    fused_loss,
+    some_of,
+    true_cells,
+)
+
+TINY = MatchConfig(
+    channels=16,
+    context_channels=16,
+    fine_channels=8,
+    self_layers=1,
+    cross_layers=1,
+    edge_channels=16,
+    rounds=1,
+    heads=2,
+    num_clusters=2,
+    descriptor_dim=8,
+)
+STREAM = StreamConfig(
+    image_height=48,
+    image_width=64,
+    graphs_per_batch=2,
+    num_nodes=3,
+    num_homes=2,
+    views_per_home=12,
+    overlap=(0.3, 0.9),
+    homes_renewed_per_batch=0,
+    effects=Effects.none(),
+)
+
+
+@pytest.fixture(scope="module")
+def few_textures() -> TextureAtlas:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(textures, "FAMILY_SIZES", dict.fromkeys(textures.FAMILY_SIZES, 1))
+        return textures.make_atlas(0)
+
+
+@pytest.fixture(scope="module")
+def batch(few_textures: TextureAtlas) -> StreamBatch:
+    (batch,) = islice(RoomStream(STREAM, atlas=few_textures), 1)
+    return batch
+
+
+def test_a_match_lies_in_its_cell() -> None:
+    xy = torch.tensor([[[[3.0, 9.0], [63.9, 47.9], [8.0, 0.0]]]])
+    cell, offset = true_cells(TrueMatches(xy, torch.ones(1, 1, 3, dtype=torch.bool)), (48, 64))
+    assert cell.flatten().tolist() == [8, 47, 1]
+    assert_allclose(offset[0, 0], [[-1.5, -3.5], [3.4, 3.4], [-4.5, -4.5]], atol=1e-5)
+
+
+def test_the_coarse_loss_is_the_log_of_the_right_cells_chance() -> None:
+    log_coarse = torch.log(torch.tensor([[[[0.9, 0.1], [0.25, 0.5]]]]))
+    nothing = torch.zeros(1, 1, 2)
+    matches = Matches(torch.zeros(1, 1, 2, 2), nothing, log_coarse, nothing.long(), nothing)
+    cell = torch.tensor([[[0, 0]]])
+    both, first = torch.tensor([[[True, True]]]), torch.tensor([[[True, False]]])
+    assert_allclose(coarse_loss(matches, cell, first), -0.5 * torch.log(torch.tensor(0.9)))
+    assert_allclose(coarse_loss(matches, cell, both), -0.25 * torch.log(torch.tensor(0.9 * 0.25)))
+    assert coarse_loss(matches, cell, ~both) == 0
+
+
+def test_the_fine_loss_is_nothing_at_the_right_place() -> None:
+    width = 2 * FINE_RADIUS + 1
+    log_chance = torch.full((1, 1, width**2), -1e4)
+    log_chance[0, 0, (FINE_RADIUS + 1) * width + FINE_RADIUS - 1] = 0.0  # one fine cell down, one to the left
+    offset = torch.tensor([[[-1.5, 2.5]]])
+    there = torch.ones(1, 1, dtype=torch.bool)
+    assert fine_loss(offset, log_chance, offset, there) == 0
+    assert fine_loss(offset + 1, log_chance, offset, there) > 0
+    assert fine_loss(offset, log_chance, offset - 4, there) > 1000
+
+
+def test_every_place_in_a_cell_has_a_fine_cell_in_the_window() -> None:
+    """Also at the border of the image, where the window is cut: the right one must never be outside."""
+    offset = torch.arange(-COARSE_STRIDE // 2 - 0.5, COARSE_STRIDE // 2 - 0.5, 0.25)
+    step = ((offset + 0.5) / 2).floor()
+    assert step.min() == -2
+    assert step.max() == 1
+
+
+def test_the_angle_between_rotations_agrees_with_the_metric() -> None:
+    generator = torch.Generator().manual_seed(0)
+    a, b = (Pose.from_axis_angle(0.4 * torch.randn(50, 3, generator=generator), torch.zeros(50, 3)).R for _ in "ab")
+    assert_allclose(torch.rad2deg(angle_between(a, b)), rotation_error_deg(a, b), rtol=1e-3)
+
+
+def test_the_angle_has_a_gradient_where_rotations_agree() -> None:
+    R = torch.eye(3, requires_grad=True)
+    angle_between(R, torch.eye(3)).backward()
+    assert R.grad is not None
+    assert R.grad.isfinite().all()
+
+
+def test_queries_from_elsewhere_have_no_pose_to_be_wrong_about() -> None:
+    truth = Pose.from_axis_angle(torch.zeros(2, 3), torch.tensor([[0.0, 0, 0], [9.0, 0, 0]]))
+    said = Pose.from_axis_angle(torch.zeros(2, 3), torch.zeros(2, 3))
+    assert fused_loss(said, truth, torch.tensor([True, False])) < 0.01 < fused_loss(said, truth, torch.ones(2).bool())
+
+
+def test_cells_that_are_seen_are_chosen_first() -> None:
+    visible = torch.zeros(2, 40, dtype=torch.bool)
+    visible[0, [3, 17]], visible[1, :20] = True, True
+    chosen = some_of(visible, 10)
+    assert {3, 17} <= set(chosen[0].tolist())
+    assert (chosen[1] < 20).all()
+
+
+def test_every_weight_learns_something(batch: StreamBatch) -> None:
+    torch.manual_seed(0)
+    objective = MatchObjective(MatchGNN(TINY))
+    torch.nn.init.normal_(objective.model.head[3].weight, std=0.1)  # at zero, nothing before it has a gradient
+    loss = objective(batch, torch.ones(2, 2, dtype=torch.bool), tell_lenses=True)
+    loss.backward()
+    without = [name for name, weight in objective.named_parameters() if weight.grad is None or not weight.grad.any()]
+    # Keys of a norm that only self-attention uses, or only cross-attention, are the exception.
+    assert all("norm_other" in name for name in without), without
+    assert set(objective.watched()) == set(LESSONS)
+
+
+def test_the_pose_does_not_bend_the_matches(batch: StreamBatch) -> None:
+    torch.manual_seed(0)
+    objective = MatchObjective(MatchGNN(TINY))
+    torch.nn.init.normal_(objective.model.head[3].weight, std=0.1)
+    answers = objective.answer(batch)
+    answers.T_world_query.t.sum().backward()
+    assert all(weight.grad is None for weight in objective.model.encoder.parameters())
+    assert any(weight.grad is not None for weight in objective.model.edge.parameters())
+
+
+def test_lessons_on_one_batch_are_learned(batch: StreamBatch) -> None:
+    torch.manual_seed(0)
+    objective = MatchObjective(MatchGNN(TINY))
+    optimizer = torch.optim.Adam(objective.parameters(), lr=3e-3)
+    shown = torch.ones(2, 2, dtype=torch.bool)
+    first, last = None, None
+    for _ in range(40):
+        loss = objective(batch, shown, tell_lenses=True)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        last = {name: float(value) for name, value in objective.watched().items()}
+        first = first or last
+    assert first is not None
+    assert last is not None
+    for lesson in ("coarse", "seen", "fine", "edge"):
+        assert last[lesson] < 0.7 * first[lesson], lesson
+
+
+def test_some_graphs_show_few_references() -> None:
+    shown = references_shown(400, 7, seed=0, step=3)
+    number = shown.sum(dim=1)
+    assert set(number.tolist()) == set(range(1, 8))
+    assert 0.5 < (number == 7).float().mean() < 0.65
+    assert (shown[:, 0]).all()
+    assert torch.equal(shown, references_shown(400, 7, seed=0, step=3))
+
+
+def tiny_training(stream: StreamConfig = STREAM) -> MatchTrainConfig:
+    config = MatchTrainConfig()
+    optim = replace(config.optim, batch_size=2, epochs=2, steps_per_epoch=2, precision="float32", warmup_steps=0)
+    return replace(config, model=TINY, stream=stream, optim=optim)
+
+
+def test_neighbours_get_harder(few_textures: TextureAtlas) -> None:
+    config = replace(tiny_training(), easy_overlap=0.6)
+    source = MatchSource(config, torch.device("cpu"), few_textures)
+    assert source.least_overlap(0) == 0.6
+    assert_allclose(source.least_overlap(1), 0.6 - 0.75 * 0.3)
+    assert_allclose([source.least_overlap(step) for step in (2, 4)], [0.3, 0.3])
+
+
+def test_a_round_of_training_leaves_a_checkpoint_to_go_on_from(
+    tmp_path, few_textures: TextureAtlas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relograph.training.match_training.make_atlas", lambda *_, **__: few_textures)
+    monkeypatch.setattr("relograph.training.match_training.VALIDATION_BATCHES", 1)
+    state = train_match_gnn(tiny_training(), tmp_path / "first", fabric=make_fabric())
+    log = read_log(tmp_path / "first" / "log.csv")
+    assert state.step == 4
+    assert [row["step"] for row in log] == [2, 4]
+    assert all(row[lesson] is not None for row in log for lesson in LESSONS)
+    again = train_match_gnn(
+        tiny_training(), tmp_path / "second", fabric=make_fabric(), start=tmp_path / "first" / "best"
+    )
+    assert again.step == 4
