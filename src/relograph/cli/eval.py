@@ -57,6 +57,7 @@ def eval_command(
         device=compute_device(device).kind,
         cache=cache or default_cache(),
         seed=seed,
+        warn=lambda note: typer.echo(printable(f"warning: {note}"), err=True),
         progress=TerminalProgress(),
     )
     dataset = data.resolve().name
