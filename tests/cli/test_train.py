@@ -123,9 +123,13 @@ def test_a_training_starts_from_the_encoder_and_the_retrieval_of_another(run: Pa
     done = invoke("train", *arguments, *QUICK, *still, cache=run.parent)
     assert done.exit_code == 0, done.output
     started = load_checkpoint(tmp_path / "next" / "best").tensors["model.encoder.conv1.weight"]
-    given = load_checkpoint(run / "retriever").tensors["retriever.encoder.conv1.weight"]
-    torch.testing.assert_close(started, given)
+    learned = load_checkpoint(run / "best").tensors["model.encoder.conv1.weight"]
+    torch.testing.assert_close(started, learned)
+    before = load_checkpoint(run / "retriever").tensors["retriever.encoder.conv1.weight"]  # it found its neighbours
+    assert (learned - before).abs().max() > 1e-4
     assert load_checkpoint(tmp_path / "next" / "retriever").sha256 == load_checkpoint(run / "retriever").sha256
+    hashes = [load_checkpoint(run / kind).sha256[:16] for kind in ("best", "retriever")]
+    assert json.loads((tmp_path / "next" / "run.json").read_text())["start"] == "run {} with {}".format(*hashes)
 
 
 def test_a_training_starts_from_public_weights(root: Path, tmp_path: Path):

@@ -20,7 +20,7 @@ from relograph.models.checkpoint import load_checkpoint, load_into, save_checkpo
 from relograph.models.retriever import Retriever
 from relograph.progress import SILENT, Progress
 from relograph.results import command_line, provenance
-from relograph.retrieval import rank_at_random, rank_references, select_strided, sequence_windows
+from relograph.retrieval import NetVLAD, rank_at_random, rank_references, select_strided, sequence_windows
 from relograph.rooms import StreamConfig
 from relograph.rooms.seven_rooms import LAYOUT
 from relograph.rooms.textures import make_atlas
@@ -343,12 +343,14 @@ def pretrain(
     output: Path,
     *,
     fabric: "Fabric",
-    start: Retriever | None = None,
+    encoder: ResNet | None = None,
+    netvlad: NetVLAD | None = None,
     progress: Progress = SILENT,
 ) -> Retriever:
-    """Train the encoder, a graph network and NetVLAD on rooms without end, from random weights or from `start`'s.
+    """Train the encoder, a graph network and NetVLAD on rooms without end.
 
-    `output/retriever` is what other trainings start from.
+    They start from the given weights; without any, the encoder from random ones and NetVLAD from K-means on what the
+    encoder sees. `output/retriever` is what other trainings start from.
     """
     torch.manual_seed(config.seed)
     model = build_model(config.model).to(fabric.device)
@@ -357,12 +359,13 @@ def pretrain(
         fabric.device
     )
     source = stream_for_pretraining(config, fabric)
-    if start is None:
+    if encoder is not None:
+        copy_encoder(encoder, model.encoder)
+    if netvlad is not None:
+        load_into(retriever.netvlad, netvlad.state_dict(), where="the retrieval to start from")
+    else:
         few_homes = source.with_homes(FEW_HOMES)
         retriever.initialise(images_of(few_homes, KMEANS_IMAGES), generator_for(config.seed, EVALUATION, 0))
-    else:
-        copy_encoder(start.encoder, model.encoder)
-        load_into(retriever.netvlad, start.netvlad.state_dict(), where="the retrieval to start from")
     metadata = {
         "config": config_to_dict(config),
         "metres_per_unit": 1.0,

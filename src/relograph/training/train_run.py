@@ -85,7 +85,10 @@ def pretrain_run(
     if fabric.is_global_zero:
         claim_run_folder(output, {"config": config_to_dict(config), "start": start.fingerprint})
     progress = progress if fabric.is_global_zero else SILENT
-    pretrain(config, output, fabric=fabric, start=start.retriever, progress=progress)
+    # NetVLAD's words are of its own encoder's features; those of another it learns anew.
+    retriever = start.retriever if start.retriever and start.retriever.encoder is start.encoder else None
+    netvlad = retriever.netvlad if retriever else None
+    pretrain(config, output, fabric=fabric, encoder=start.encoder, netvlad=netvlad, progress=progress)
     return _finished(output, is_first_process=fabric.is_global_zero)
 
 

@@ -23,7 +23,17 @@ from relograph.retrieval import read_descriptors
 from relograph.scenes import Scene
 from relograph.training.config import TrainConfig
 from relograph.training.data import RelocalizationData, has_room_for, load_data
-from relograph.training.running import WHITENING_IMAGES, Trained, evenly_spaced, load_retriever, make_retriever
+from relograph.training.running import (
+    WHITENING_IMAGES,
+    Trained,
+    evenly_spaced,
+    load_retriever,
+    load_trained,
+    make_retriever,
+)
+
+RUN_FILE = "run.json"
+"""In a run's folder, what it is a run of."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +42,8 @@ class Start:
 
     encoder: ResNet | None = None
     retriever: Retriever | None = None
-    """What finds neighbours; where there is none, it is made from the encoder and the training images."""
+    """What finds neighbours, with an encoder of its own or that one; where there is none, it is made from the encoder
+    and the training images."""
     fingerprint: str = "random weights"
     """Which weights these are."""
 
@@ -68,14 +79,32 @@ def start_from(
             "one of them; leave the other out."
         )
     if init is not None:
-        folder = init / "retriever" if (init / "retriever").is_dir() else init
-        retriever = load_retriever(folder, device=device)
-        return Start(retriever.encoder, retriever, f"run {load_checkpoint(folder).sha256[:16]}")
+        return _start_from_run(init, device)
     if encoder_weights is not None:
         encoder = first_encoder(config)
         load_encoder_weights(encoder, encoder_weights)
         return Start(encoder.to(device), None, f"file {hashlib.sha256(encoder_weights.read_bytes()).hexdigest()[:16]}")
     return Start()
+
+
+def _start_from_run(run: Path, device: torch.device | str) -> Start:
+    """A training's encoder as it learned it, and the retriever that found its neighbours. A pre-training has both in
+    its retriever, which may also be all that there is of it."""
+    best, folder = run / "best", run / "retriever" if (run / "retriever").is_dir() else run
+    if (run / RUN_FILE).is_file() and not best.is_dir():
+        raise CheckpointError(
+            f"{run}: expected a run that has learned something, found one without a checkpoint in {best}. Let it train "
+            "on, or name another run."
+        )
+    trained = load_trained(run, device=device) if best.is_dir() else None
+    if trained is None or not trained.scene_names:
+        retriever = load_retriever(folder, device=device)
+        return Start(retriever.encoder, retriever, f"run {load_checkpoint(folder).sha256[:16]}")
+    fingerprint = f"run {load_checkpoint(best).sha256[:16]}"
+    if folder == run:  # it was trained with descriptors from elsewhere
+        return Start(trained.model.encoder, None, fingerprint)
+    fingerprint += f" with {load_checkpoint(folder).sha256[:16]}"
+    return Start(trained.model.encoder, load_retriever(folder, device=device), fingerprint)
 
 
 def first_encoder(config: TrainConfig) -> ResNet:
@@ -150,7 +179,7 @@ def what_to_know(workbench: Workbench, config: TrainConfig, scene_names: Sequenc
 
 def claim_run_folder(output: Path, identity: Mapping[str, object]) -> None:
     """Note in a run's folder what it is a run of; a folder of another run is an error, one of the same goes on."""
-    path = output / "run.json"
+    path = output / RUN_FILE
     text = json.dumps(identity, indent=2, sort_keys=True) + "\n"
     with suppress(FileNotFoundError):
         try:
