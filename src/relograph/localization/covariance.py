@@ -3,15 +3,18 @@
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from relograph.localization.refinement import Fit, Prior
+from relograph.localization.epipolar import TINY, EpipolarMatches
+from relograph.localization.refinement import Fit, Prior, tukey_weight
 
+STEP = 0.03
+"""Of a difference: a share of the standard deviation, or so."""
+LEAST_CURVATURE = 0.1
 FAR = 10.0
 """Distances to the references beyond which a centre is not expected, whatever the matches say."""
 
 
 def covariance(
     fit: Fit,
-    weight: Float64[np.ndarray, "M"],
     prior: Prior,
     max_error_px: float,
     query_point: Int64[np.ndarray, "M"],
@@ -22,44 +25,73 @@ def covariance(
 
     Huber's sandwich H^-1 B H^-1 at the solution: H is the curvature of the cost, B the scatter of the matches' pulls.
     Matches of one point of the query (equal `query_point`) share its noise, and so they pull together. B has the
-    scatter of a few more matches added, one an unknown, that are off by half the limit of an inlier: few matches say
+    scatter of a few more matches added, one an unknown, that are off by a quarter of the limit of an inlier: few matches say
     little about their own noise. The references' own errors, independent of each other, come on top.
     """
-    errors = fit.errors
+    heard = np.flatnonzero((np.abs(fit.errors.error_px) < fit.width_px) & (fit.weight > 0))
+    matches, weight, query_point = fit.errors.matches[heard], fit.weight[heard], query_point[heard]
+    errors = matches.at(fit.guess)
     J = errors.jacobian()  # [P, M]
-    inside = 1 - np.minimum(errors.error_px / fit.width_px, 1.0) ** 2
-    inside = np.where(np.abs(errors.error_px) < fit.width_px, inside, 0.0)
-    kernel_weight = weight * inside**2
-    # Tukey's pull weakens with the error, so its curvature is less than its weight; on the average over all matches,
-    # lest single ones turn it negative.
-    total = float(kernel_weight.sum())
-    curvature = float((weight * inside * (5 * inside - 4)).sum()) / total if total > 0 else 1.0
-    curvature = float(np.clip(curvature, 0.3, 1.0))
-    A = curvature * (J * kernel_weight) @ J.T
+    kernel_weight = weight * tukey_weight(errors.error_px, fit.width_px)
+    gauss_newton = (J * kernel_weight) @ J.T
+    A = _curvature(matches, weight, fit, gauss_newton)
 
-    pulls = J * (kernel_weight * errors.error_px)
-    num_points = int(query_point.max()) + 1 if len(query_point) else 1
-    by_point = np.stack([np.bincount(query_point, pull, minlength=num_points) for pull in pulls])  # [P, points]
-    num_pulling = max(int(np.count_nonzero(np.bincount(query_point, kernel_weight))), 1)
-    B = by_point @ by_point.T + len(J) / num_pulling * (max_error_px / 2) ** 2 * A
+    _, same_point = np.unique(query_point, return_inverse=True)
+    pulls = np.stack([np.bincount(same_point, pull) for pull in J * (kernel_weight * errors.error_px)])  # [P, points]
+    num_points = max(pulls.shape[1], 1)
+    B = pulls @ pulls.T + len(J) / num_points * (max_error_px / 4) ** 2 * A
 
-    variance = fit.noise_px**2
-    precision = prior.precision() + _far_precision(fit)
-    H = A + variance * np.diag(precision)
-    size = np.sqrt(np.maximum(np.diag(H), np.finfo(float).tiny))
-    H_inverse = np.linalg.pinv(H / np.outer(size, size), hermitian=True) / np.outer(size, size)
-    matches_part = H_inverse @ (B + variance**2 * np.diag(precision)) @ H_inverse
+    # What was known before pulls too, as much as its own uncertainty.
+    known = fit.noise_px**2 * np.diag(prior.precision() + _far_precision(fit))
+    H_inverse = _inverse(A + known)
+    matches_part = H_inverse @ (B + fit.noise_px**2 * known) @ H_inverse
 
     J_ref = errors.jacobian_of_references()
-    refs_part = np.zeros_like(H)
+    response = _inverse(gauss_newton + known)
+    refs_part = np.zeros_like(A)
     ref_variance = np.repeat([ref_sigma_rad**2, ref_sigma_m**2], 3)
-    for ref in np.unique(errors.matches.ref_idx):
-        of_ref = errors.matches.ref_idx == ref
-        by_ref = H_inverse @ (curvature * (J[:, of_ref] * kernel_weight[of_ref]) @ J_ref[:, of_ref].T)  # [P, 6]
+    for ref in np.unique(matches.ref_idx):
+        of_ref = matches.ref_idx == ref
+        by_ref = response @ (J[:, of_ref] * kernel_weight[of_ref]) @ J_ref[:, of_ref].T  # [P, 6]
         refs_part += by_ref * ref_variance @ by_ref.T
     both = matches_part + refs_part
     symmetric: Float64[np.ndarray, "P P"] = (both + both.T) / 2
     return symmetric
+
+
+def _curvature(
+    matches: EpipolarMatches, weight: Float64[np.ndarray, "M"], fit: Fit, gauss_newton: Float64[np.ndarray, "P P"]
+) -> Float64[np.ndarray, "P P"]:
+    """Half the second derivative of the robust cost, by differences of its slope.
+
+    Gauss and Newton's approximation J^T W J takes the noise in J for signal, where parallax is small, and the pull of
+    Tukey's kernel for a spring, where it weakens with the error. The curvature is kept within bounds of it: positive.
+    """
+    size = np.sqrt(np.maximum(np.diag(gauss_newton), TINY))
+    rows = []
+    for i, step in enumerate(STEP * max(fit.noise_px, 1e-3) / size):
+        move = np.zeros(len(size))
+        move[i] = step
+        slopes = []
+        for guess in (fit.guess.moved_by(move), fit.guess.moved_by(-move)):
+            errors = matches.at(guess)
+            slopes.append(errors.jacobian() @ (weight * tukey_weight(errors.error_px, fit.width_px) * errors.error_px))
+        rows.append((slopes[0] - slopes[1]) / (2 * step))
+    exact = np.stack(rows) / np.outer(size, size)
+    values, vectors = np.linalg.eigh(gauss_newton / np.outer(size, size))
+    root = np.sqrt(np.maximum(values, 1e-12))
+    shares, directions = np.linalg.eigh((vectors / root).T @ ((exact + exact.T) / 2) @ (vectors / root))
+    directions = size[:, None] * ((vectors * root) @ directions)
+    curvature: Float64[np.ndarray, "P P"] = (directions * np.clip(shares, LEAST_CURVATURE, 1.0)) @ directions.T
+    return curvature
+
+
+def _inverse(H: Float64[np.ndarray, "P P"]) -> Float64[np.ndarray, "P P"]:
+    """Of a symmetric matrix, whatever the units of its unknowns."""
+    size = np.sqrt(np.maximum(np.diag(H), TINY))
+    inverse: Float64[np.ndarray, "P P"] = np.linalg.pinv(H / np.outer(size, size), hermitian=True)
+    inverse /= np.outer(size, size)
+    return inverse
 
 
 def distance_to_references(fit: Fit) -> float:

@@ -25,6 +25,7 @@ from relograph.localization.focal import UnknownFocal
 
 TOUCHING_M = 1e-6
 """Two cameras nearer than this have no line between them; they are taken to stand so far apart along x."""
+TINY = float(np.finfo(float).tiny)
 LOG_FOCAL_LIMIT = np.log(8.0)
 """Focal lengths stay within an eighth and eight times the longer side of the image."""
 
@@ -143,7 +144,7 @@ class EpipolarErrors:
         by_query_pixel = (query_slopes * self.e_by_query).sum(axis=1)  # [2, M]
         by_ref_pixel = (ref_slopes * self.e_by_ref).sum(axis=1)
         e = (self.y_query * self.e_by_query).sum(axis=0)
-        square = (by_query_pixel**2).sum(axis=0) + (by_ref_pixel**2).sum(axis=0) + np.finfo(float).tiny
+        square = (by_query_pixel**2).sum(axis=0) + (by_ref_pixel**2).sum(axis=0) + TINY
         self.per_length = 1 / np.sqrt(square)
         self.error_px: Float64[np.ndarray, "M"] = e * self.per_length
         # Half the gradient of `square` goes through these two.
@@ -182,17 +183,16 @@ class EpipolarErrors:
         in_front: Bool[np.ndarray, "M"] = same_side & (query_angle - ref_angle > -tolerance_rad)
         return in_front
 
-    def depth_per_baseline(self) -> Float64[np.ndarray, "M"]:
-        """How many times farther than the reference each point is from the query.
+    def inverse_depth(self) -> Float64[np.ndarray, "M"]:
+        """One over the distance from the query to the point that a match shows, in 1/m.
 
         Where the rays pass each other, of the points of the query's ray the one nearest to the reference's.
         """
         query, ref = (y / np.linalg.norm(y, axis=0) for y in (self.y_query, self.y_ref))
         normal = cross(query, ref)
-        along = self.baseline / np.linalg.norm(self.baseline, axis=0)
-        parallax = np.maximum((normal**2).sum(axis=0), np.finfo(float).tiny)
-        depth: Float64[np.ndarray, "M"] = np.abs((cross(ref, along) * normal).sum(axis=0)) / parallax
-        return depth
+        depth_by_parallax = np.abs((cross(ref, self.baseline) * normal).sum(axis=0))
+        inverse: Float64[np.ndarray, "M"] = (normal**2).sum(axis=0) / np.maximum(depth_by_parallax, TINY)
+        return inverse
 
     def _by_center(self) -> Float64[np.ndarray, "3 M"]:
         slopes = cross(self.y_ref, self.y_query * self.per_length - self.shrinking * self.query_pull)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64
 
-from relograph.localization.epipolar import EpipolarErrors, EpipolarMatches, Guess
+from relograph.localization.epipolar import TINY, EpipolarErrors, EpipolarMatches, Guess
 
 Kernel = Callable[[Float64[np.ndarray, "M"]], tuple[Float64[np.ndarray, "M"], Float64[np.ndarray, "M"]]]
 """From squared errors, in squared widths, to costs and weights."""
@@ -24,6 +24,8 @@ ROUGH_WIDTHS = (8.0, 2.0)
 """Of Cauchy's kernel, in inlier limits."""
 TUKEY_WIDTH = 4.685
 """In standard deviations: 95 % efficiency on Gaussian errors."""
+NEARNESS = 3.0
+"""Times nearer than the median that a point may be before it loses weight."""
 MAD_TO_SIGMA = 1.4826
 
 
@@ -55,6 +57,8 @@ class Fit:
 
     guess: Guess
     errors: EpipolarErrors
+    weight: Float64[np.ndarray, "M"]
+    """Of each match, given and by its plausibility."""
     width_px: float
     """Errors beyond this had no say."""
     noise_px: float
@@ -91,11 +95,14 @@ def refine(
         before_px = noise_px
         width_px = float(np.clip(TUKEY_WIDTH * noise_px, 0.01 * max_error_px, 2 * max_error_px))
         settled = SETTLED * noise_px**2
-        errors = _minimised(matches, weight, errors.guess, prior, _tukey, width_px, noise_px, settled)
+        trust = weight * _plausibility(errors, width_px)
+        errors = _minimised(matches, trust, errors.guess, prior, _tukey, width_px, noise_px, settled)
         noise_px = _noise_px(errors, max_error_px)
         if noise_px > 0.8 * before_px:  # a better pose makes the errors smaller, and those the kernel narrower
             break
-    return Fit(errors.guess, errors, width_px, noise_px, robust_cost(errors, weight, prior, max_error_px, noise_px))
+    return Fit(
+        errors.guess, errors, trust, width_px, noise_px, robust_cost(errors, weight, prior, max_error_px, noise_px)
+    )
 
 
 def robust_cost(
@@ -151,6 +158,21 @@ def _minimised(
     return errors
 
 
+def _plausibility(errors: EpipolarErrors, width_px: float) -> Float64[np.ndarray, "M"]:
+    """Weights for where the point of a match would be: none behind a camera, less if nearer than others by far.
+
+    A match has a say about the query's position in proportion to its parallax. Wrong matches have a huge one: of those
+    that happen to lie near their epipolar line, a few can outvote all the right ones.
+    """
+    pixel_rad = errors.matches.pixel_rad(errors.guess.log_focal)
+    inverse_depth = errors.inverse_depth()
+    in_front = errors.is_in_front(width_px * pixel_rad)
+    heard = in_front & (np.abs(errors.error_px) < width_px)
+    nearest = NEARNESS * float(np.median(inverse_depth[heard])) if heard.any() else np.inf
+    weight: Float64[np.ndarray, "M"] = in_front * np.minimum(nearest / np.maximum(inverse_depth, TINY), 1.0) ** 2
+    return weight
+
+
 def _noise_px(errors: EpipolarErrors, max_error_px: float) -> float:
     """Standard deviation of the errors, from the median of those that may belong to right matches."""
     size = np.abs(errors.error_px)
@@ -165,3 +187,8 @@ def _cauchy(square: Float64[np.ndarray, "M"]) -> tuple[Float64[np.ndarray, "M"],
 def _tukey(square: Float64[np.ndarray, "M"]) -> tuple[Float64[np.ndarray, "M"], Float64[np.ndarray, "M"]]:
     inside = np.maximum(1 - square, 0.0)
     return (1 - inside**3) / 3, inside**2
+
+
+def tukey_weight(error_px: Float64[np.ndarray, "M"], width_px: float) -> Float64[np.ndarray, "M"]:
+    """Weights of errors in a fit."""
+    return _tukey((error_px / width_px) ** 2)[1]

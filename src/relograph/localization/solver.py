@@ -113,9 +113,7 @@ def solve_query_pose(
         return _no_answer(reason, num_given, query_camera, ref_cameras)
 
     def sureness(fit: Fit, prior: Prior) -> Float64[np.ndarray, "P P"]:
-        return covariance(
-            fit, problem.weight, prior, max_error_px, problem.query_point, radians(ref_sigma_deg), ref_sigma_m
-        )
+        return covariance(fit, prior, max_error_px, problem.query_point, radians(ref_sigma_deg), ref_sigma_m)
 
     reason = ""
     sigma = sureness(fit, problem.prior)
@@ -288,7 +286,8 @@ def _fit_with_scale(problem: _Problem, fit: Fit, start: Pose | None, start_sigma
     middle = errors.matches.ref_center[:, heard].mean(axis=1)
     away = fit.guess.center - middle
     away = away / max(float(np.linalg.norm(away)), TOUCHING_M)
-    typical_m = TYPICAL_DEPTH_M / float(np.median(errors.depth_per_baseline()[heard]))
+    median_inverse_depth = float(np.median(errors.inverse_depth()[heard]))
+    typical_m = TYPICAL_DEPTH_M * median_inverse_depth * distance_to_references(fit)
     typical_m = float(np.clip(typical_m, NEAREST_M, TYPICAL_DEPTH_M))
     if start is None:
         distance_m, start_sigma_m = typical_m, typical_m
