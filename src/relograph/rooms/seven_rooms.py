@@ -31,10 +31,11 @@ from relograph.geometry import Camera, Pose
 from relograph.progress import SILENT, Progress
 from relograph.rooms.layout import Home, LayoutConfig, make_home, to_tensors
 from relograph.rooms.photograph import Darkroom, Effects, Optics, photograph, random_optics
-from relograph.rooms.textures import TextureAtlas, check_seed, make_atlas, photograph_paths
+from relograph.rooms.textures import TextureAtlas, check_seed, make_atlas, photograph_files
 from relograph.rooms.walks import Walk, views_of, walk
 from relograph.rooms.world import Rooms, Views
 from relograph.scenes.camera_models import camera_line
+from relograph.scenes.frame import FileSource
 from relograph.scenes.writing import exact, writing_folder
 
 LAYOUT = LayoutConfig(num_boxes=56, num_cylinders=16, max_rooms=2)
@@ -359,9 +360,9 @@ def remove_abandoned(folder: Path) -> None:
             shutil.rmtree(partial)
 
 
-def sha256_of_files(paths: list[Path]) -> str:
+def sha256_of_files(files: list[FileSource]) -> str:
     """One hash of all contents, in this order."""
-    return hashlib.sha256(b"".join(hashlib.sha256(path.read_bytes()).digest() for path in paths)).hexdigest()
+    return hashlib.sha256(b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files)).hexdigest()
 
 
 def check_number_of_rooms(num_rooms: int) -> None:
@@ -386,7 +387,7 @@ def create_seven_rooms(
         raise ConfigError(f"size must be one of {', '.join(SIZES)}, got {size!r}.")
     check_number_of_rooms(num_rooms)
     check_seed(seed)
-    atlas_sha256 = None if textures is None else sha256_of_files(photograph_paths(textures))
+    atlas_sha256 = None if textures is None else sha256_of_files(photograph_files(textures))
     recipes = {
         directory / f"room-{room + 1}": {
             "version": RECIPE_VERSION,

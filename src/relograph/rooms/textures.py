@@ -8,7 +8,8 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int, UInt8
@@ -18,6 +19,7 @@ from torch.nn import functional as F
 
 from relograph.errors import ConfigError, DatasetError
 from relograph.progress import SILENT, Progress
+from relograph.scenes.frame import FileSource, list_zip
 from relograph.scenes.images import decode_image
 
 TEXTURE_SIZE = 256
@@ -37,6 +39,13 @@ FAMILY_SIZES = {
     "painting": 12,
     "outside": 6,
 }
+
+PHOTOGRAPH_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+Split = Literal["train", "validation", "test"]
+"""Which photographs: what a network is trained on must not hang in the rooms that it is tested in."""
+
+# Tiles whose mip levels are made at a time: a thousand photographs at once would take gigabytes.
+TILES_AT_A_TIME = 64
 
 Tile = Float[Tensor, "3 256 256"]
 
@@ -332,33 +341,54 @@ class TextureAtlas:
 
 def pack_texels(tiles_rgb: UInt8[Tensor, "num_textures 3 256 256"]) -> Int[Tensor, "num_texels"]:
     """The mip pyramid of every tile, one 32-bit number a texel: one fetch brings all three channels."""
-    level_rgb = tiles_rgb.float()
-    packed = []
-    for _ in range(NUM_MIP_LEVELS):
-        red, green, blue = level_rgb.round().to(torch.int32).unbind(dim=1)
-        packed.append((red | (green << 8) | (blue << 16)).flatten())
-        if level_rgb.shape[-1] > 1:
-            level_rgb = F.avg_pool2d(level_rgb, 2)
-    return torch.cat(packed)
+    packed_by_level: list[list[Tensor]] = [[] for _ in range(NUM_MIP_LEVELS)]
+    for some_tiles in tiles_rgb.split(TILES_AT_A_TIME):
+        level_rgb = some_tiles.float()
+        for packed in packed_by_level:
+            red, green, blue = level_rgb.round().to(torch.int32).unbind(dim=1)
+            packed.append((red | (green << 8) | (blue << 16)).flatten())
+            if level_rgb.shape[-1] > 1:
+                level_rgb = F.avg_pool2d(level_rgb, 2)
+    return torch.cat([texels for packed in packed_by_level for texels in packed])
 
 
-def photograph_paths(folder: Path) -> list[Path]:
-    """The photographs in a folder and below it, sorted by name, so that an atlas does not depend on the disk."""
-    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in {".jpg", ".jpeg", ".png", ".webp"})
+def photograph_files(path: Path, split: Split | None = None) -> list[FileSource]:
+    """The photographs in a folder and below it, or in a zip file, sorted by name, so that no disk changes an atlas.
+
+    With a `split`, only those in the folder of that name. A zip is read where it is: nothing of it is written anywhere.
+    """
+    if path.is_dir():
+        sources = {file.relative_to(path).as_posix(): FileSource(file) for file in path.rglob("*") if file.is_file()}
+    elif path.suffix.lower() == ".zip" and path.exists():
+        sources = {name: FileSource(path, name) for name in list_zip(path)}
+    else:
+        raise DatasetError(
+            f"{path}: expected a folder or a zip file of photographs to use as textures, found none. Name another."
+        )
+    names = [
+        name
+        for name in sorted(sources, key=PurePosixPath)
+        if sources[name].suffix in PHOTOGRAPH_SUFFIXES and (split is None or PurePosixPath(name).parts[0] == split)
+    ]
+    for name in names:
+        if not name.isprintable():  # it would break the lines that name it
+            raise DatasetError(f"{path}: expected a name of printable characters, found {name!r}. Rename that file.")
+    return [sources[name] for name in names]
 
 
-def read_photographs(folder: Path) -> UInt8[Tensor, "num_photos 3 256 256"]:
-    """The photographs of a folder, cropped to squares, as tiles."""
-    if not folder.is_dir():
-        raise DatasetError(f"{folder}: expected a folder of photographs to use as textures, found none. Name another.")
+def read_photographs(path: Path, split: Split | None = None) -> UInt8[Tensor, "num_photos 3 256 256"]:
+    """The photographs of a folder or a zip file, cropped to squares, as tiles."""
     tiles_rgb = []
-    for path in photograph_paths(folder):
-        pixels = decode_image(path.read_bytes(), str(path))
+    for file in photograph_files(path, split):
+        pixels = decode_image(file.read_bytes(), file.label)
         square = ImageOps.fit(Image.fromarray(pixels), (TEXTURE_SIZE, TEXTURE_SIZE))
         flat = torch.frombuffer(bytearray(square.tobytes()), dtype=torch.uint8)
         tiles_rgb.append(flat.reshape(TEXTURE_SIZE, TEXTURE_SIZE, 3).permute(2, 0, 1))
     if not tiles_rgb:
-        raise DatasetError(f"{folder}: expected photographs (.jpg, .png, .webp), found none. Name another folder.")
+        where = "" if split is None else f" in its folder {split}/"
+        raise DatasetError(
+            f"{path}: expected photographs ({', '.join(PHOTOGRAPH_SUFFIXES)}){where}, found none. Name another."
+        )
     return torch.stack(tiles_rgb)
 
 
@@ -383,10 +413,14 @@ def make_atlas(
     seed: int,
     *,
     photographs: Path | None = None,
+    split: Split | None = None,
     device: torch.device | str = "cpu",
     progress: Progress = SILENT,
 ) -> TextureAtlas:
-    """An atlas of every family, the same for the same seed and photographs on every device up to rounding."""
+    """An atlas of every family, the same for the same seed and photographs on every device up to rounding.
+
+    `photographs` is a folder or a zip file; with a `split`, only what lies there in the folder of that name is used.
+    """
     check_seed(seed)
     device = torch.device(device)
     tiles_rgb: list[Tensor] = []
@@ -400,7 +434,7 @@ def make_atlas(
                 advance(1)
     stacked = torch.stack(tiles_rgb)
     if photographs is not None:
-        photos = read_photographs(photographs).to(device)
+        photos = read_photographs(photographs, split).to(device)
         range_by_family["photo"] = range(len(stacked), len(stacked) + len(photos))
         stacked = torch.cat([stacked, photos])
     return TextureAtlas(pack_texels(stacked), len(stacked), range_by_family)
