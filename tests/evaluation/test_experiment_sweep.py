@@ -1,6 +1,8 @@
 """Whole sweeps with the tiny preset on scenes of a few photos."""
 
+import gzip
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,16 +10,27 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.testing import assert_allclose
 from scipy.spatial.transform import Rotation
 
 from relograph.errors import ConfigError, DatasetError
 from relograph.evaluation import read_predictions
 from relograph.evaluation.experiment_report import margins_over_copying, method_rows, read_result
-from relograph.evaluation.experiment_run import SweepOptions, command_without_paths, run_experiments
+from relograph.evaluation.experiment_run import (
+    SweepOptions,
+    command_without_paths,
+    recognised_dataset,
+    run_experiments,
+    scene_of_the_paper,
+)
 from relograph.evaluation.experiments import EXPERIMENTS
+from relograph.graphs import relative_targets
 from relograph.progress import SILENT
 from relograph.scenes import open_scenes
+from relograph.training.presets import TINY
+from relograph.training.running import graph_rows, load_trained
+from relograph.training.workbench import Start, set_up_workbench
 from small_roots import write_cambridge_root, write_seven_scenes_root
 
 SETTINGS = ("optim.epochs=1", "optim.batch_size=8")
@@ -31,7 +44,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(names: list[str], root: Path, output: Path, say=lambda line: None, progress=SILENT, **options: Any):
     """The warnings that a sweep gave."""
     warnings: list[str] = []
-    settings = SweepOptions(preset="tiny", **{"settings": SETTINGS, **options})
+    settings = SweepOptions(preset="tiny", **{"settings": SETTINGS, "dataset": "7scenes", **options})
     cache = output.parent / "cache"
     run_experiments(names, root, output, settings, cache=cache, say=say, warn=warnings.append, progress=progress)
     return warnings
@@ -66,6 +79,9 @@ def test_every_experiment_leaves_results_with_their_provenance(sweep: Path, root
         for job in metadata["jobs"]:
             assert job["num_graphs"] > 0
             assert len(job["checkpoint_sha256"]) == 64
+            assert job["training_stride"] in (1, 2)
+            assert {"git_commit", "source_sha256", "device_name", "timestamp_utc"} <= job["provenance"].keys()
+            assert "command" not in job["provenance"]  # it may name paths
         for figure in metadata["figures"]:
             assert (sweep / "figures" / figure["file"]).stat().st_size > 1000
 
@@ -114,6 +130,43 @@ def test_the_grid_of_rounds_is_the_diagonal_and_the_papers_row(sweep: Path):
     assert len({cells[2, at_test] for at_test in (1, 2, 3, 4)}) == 4
 
 
+def test_the_grid_of_rounds_is_over_all_edges_as_the_papers(sweep: Path, root: Path):
+    (folder,) = sweep.glob("jobs/single-camera-heads-stride2-rounds3-*")
+    workbench = set_up_workbench(open_scenes(root), TINY, cache=sweep.parent / "cache", start=Start())
+    data, trained = workbench.data, load_trained(folder)
+    rows = graph_rows(data.test_rows(["heads"]), data.frames.in_map, workbench.descriptors, data, TINY.graph)
+    with torch.no_grad():
+        edges = trained.model(data.frames.images[rows], torch.ones_like(rows, dtype=torch.bool)).edges
+    difference = (edges - relative_targets(data.frames.T_world_cam[rows], "camera")).abs()
+    loss = difference[..., :3].sum(-1) + difference[..., 3:].sum(-1) * np.exp(3) - 3
+    loss = loss[:, ~torch.eye(4, dtype=torch.bool)].mean()
+    (row,) = [row for row in results(sweep, "rounds")["results"] if row["rounds_in_training"] == 3]
+    assert_allclose(row["loss"], float(loss), rtol=1e-3)
+
+
+def test_predictions_say_where_they_came_from(sweep: Path):
+    (path,) = sweep.glob("jobs/ours-camera-??????????/predictions-nearest-all.csv.gz")
+    _, metadata = read_predictions(path)
+    facts = json.loads((path.parent / "job.json").read_text())
+    assert metadata["checkpoint_sha256"] == facts["checkpoint_sha256"]
+    assert metadata["config"]["optim"]["batch_size"] == 8
+    assert metadata["data_fingerprint"] == results(sweep, "table1")["metadata"]["data_fingerprint"]
+    assert {"git_commit", "source_sha256", "seed"} <= metadata["provenance"].keys()
+
+
+def test_unseen_scenes_say_what_the_retrieval_has_seen_of_them(sweep: Path):
+    markdown = (sweep / "tables" / "table2.md").read_text()
+    assert "trained on the others; K-means and PCA of the retrieval have seen the maps of all scenes" in markdown
+    assert "K-means" not in (sweep / "tables" / "table1.md").read_text()
+
+
+def test_a_table_names_its_target_and_how_long_networks_were_trained(sweep: Path):
+    # 12 training frames of which 6 are held out, and 2 scenes: 12 graphs are two batches of 8.
+    setting = "(C = 32, images 48x64, camera target, 16 graphs a training)"
+    assert f"Measured on 7-Scenes {setting}." in (sweep / "tables" / "averaging.md").read_text()
+    assert "camera and world targets" in (sweep / "tables" / "table1.md").read_text()
+
+
 def test_qualitative_answers_are_ranked_from_best_to_worst(sweep: Path):
     rows = results(sweep, "qualitative")["results"]
     assert [row["rank"] for row in rows] == [1, 2, 3, 4, 5, 6]
@@ -134,6 +187,51 @@ def test_a_finished_sweep_is_taken_as_it_is(sweep: Path, root: Path):
     run(["all"], root, sweep, say=said.append)
     assert contents(sweep / "jobs") == before
     assert [line.split(":")[0] for line in said] == [name for name in EXPERIMENTS if name != "table3"]
+
+
+@pytest.fixture
+def finished(sweep: Path, tmp_path: Path) -> Path:
+    """A sweep of which one training on all scenes is done."""
+    for name in ("ours-camera-??????????", "copy-top-1-??????????"):
+        (folder,) = sweep.glob(f"jobs/{name}")
+        shutil.copytree(folder, tmp_path / "out" / "jobs" / folder.name)
+    return tmp_path / "out"
+
+
+def change_facts(finished: Path, **facts: Any) -> None:
+    (path,) = finished.glob("jobs/ours-camera-*/job.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | facts))
+
+
+def test_results_keep_what_trained_their_networks_and_tell_that_it_was_other_code(finished: Path, root: Path):
+    made_with = {"source_sha256": "0" * 64, "device_name": "Far Away", "git_commit": "1" * 40, "torch": "2.0"}
+    change_facts(finished, provenance=made_with)
+    (warning,) = run(["averaging"], root, finished)
+    assert warning.startswith("other code than this made ")
+    assert "ours-camera-" in warning
+    assert results(finished, "averaging")["metadata"]["jobs"][0]["provenance"] == made_with
+
+
+def test_a_stride_that_was_stretched_in_training_is_told_below_the_table(finished: Path, root: Path):
+    change_facts(finished, training_stride=12)
+    run(["averaging"], root, finished)
+    markdown = (finished / "tables" / "averaging.md").read_text()
+    assert "RelPoseGNN, nearest edge: trained with stride 12, as there are more frames to train on" in markdown
+
+
+def test_damaged_files_are_made_again_without_a_training(finished: Path, root: Path, sweep: Path):
+    (job,) = finished.glob("jobs/ours-camera-*")
+    weights = contents(job / "best")
+    facts, answers = job / "job.json", job / "predictions-random-all.csv.gz"
+    facts.write_text(facts.read_text()[:100])
+    answers.write_bytes(answers.read_bytes()[:100])
+    warnings = run(["averaging"], root, finished)
+    assert warnings[:2] == [
+        f"{facts}: found a damaged file; it is written again from the checkpoint beside it.",
+        f"{answers}: found damaged predictions; they are made again.",
+    ]
+    assert contents(job / "best") == weights
+    assert results(finished, "averaging")["results"] == results(sweep, "averaging")["results"]
 
 
 class InterruptedSweepError(Exception):
@@ -163,9 +261,13 @@ def test_a_sweep_that_was_stopped_between_trainings_goes_on_with_the_next(root: 
     assert set(after) - set(before) == {
         f"predictions-{reading}-all.csv.gz" for reading in ("nearest", "random", "average-markley", "average-gramkow")
     }
-    # The same seed on the same data: another sweep in another folder answers the same, byte for byte.
+    # The same seed on the same data: another sweep in another folder answers the same, byte for byte below the first
+    # line, which has the time.
     for name in set(after) - set(before):
-        assert after[name][1] == (sweep / "jobs" / first.name / name).read_bytes()
+        answers = [
+            gzip.decompress(content) for content in (after[name][1], (sweep / "jobs" / first.name / name).read_bytes())
+        ]
+        assert answers[0].partition(b"\n")[2] == answers[1].partition(b"\n")[2]
 
 
 class StoppingProgress:
@@ -248,7 +350,7 @@ def test_copying_with_a_users_descriptors_is_the_pose_of_the_nearest_descriptor(
 def test_cambridge_is_scored_in_metres_between_camera_centres(tmp_path: Path):
     folders = ("KingsCollege", "ShopFacade", "Street")
     root = write_cambridge_root(tmp_path / "cambridge", folders, num_frames=6)
-    warnings = run(["table3"], root, tmp_path / "out")
+    warnings = run(["table3"], root, tmp_path / "out", dataset="cambridge")
     assert warnings == ["Street is not in the paper's tables and is left out; --scenes takes it in."]
     metadata = results(tmp_path / "out", "table3")["metadata"]
     assert (metadata["dataset"], metadata["scenes"]) == ("Cambridge Landmarks", ["KingsCollege", "ShopFacade"])
@@ -281,6 +383,42 @@ def test_a_label_keeps_two_sweeps_apart(root: Path, tmp_path: Path):
     run(["averaging"], root, tmp_path / "out", label="small")
     assert (tmp_path / "out" / "results" / "averaging-small.json").exists()
     assert (tmp_path / "out" / "figures" / "averaging-small-cumulative-errors.png").exists()
+
+
+def test_two_settings_in_one_folder_copy_each_with_its_own_retrieval(finished: Path, root: Path, tmp_path: Path):
+    settings = (*SETTINGS, "seed=5", "data.image_height=32", "model.encoder_width=16")
+    run(["averaging"], root, finished, settings=settings, label="other")
+    run(["averaging"], root, tmp_path / "fresh", settings=settings)
+    assert results(finished, "averaging-other")["results"] == results(tmp_path / "fresh", "averaging")["results"]
+
+
+def test_a_network_whose_retrieval_was_trained_along_is_asked_with_it(root: Path, tmp_path: Path):
+    settings = (*SETTINGS, "retrieval.loss=covisibility", "optim.learning_rate=0.05", "optim.warmup_steps=0")
+    run(["averaging"], root, tmp_path / "out", settings=settings)
+    jobs = tmp_path / "out" / "jobs"
+    copied, answered = (
+        read_predictions(next(jobs.glob(f"{name}-*/predictions-nearest-all.csv.gz")))[0].top1
+        for name in ("copy-top-1", "ours-camera")
+    )
+    assert copied != answered
+    note = results(tmp_path / "out", "averaging")["results"][-1]["note"]
+    assert note.startswith("finds references with the retrieval that was trained along")
+
+
+def test_the_papers_data_are_recognised_by_most_of_their_scenes_and_no_others(tmp_path: Path):
+    root = write_seven_scenes_root(tmp_path / "mine", ("chess", "fire", "heads", "office"), num_frames=1)
+    assert recognised_dataset(root, open_scenes(root)) == "7-Scenes"
+    assert recognised_dataset(root, open_scenes(root, ["fire"])) == "7-Scenes"
+    assert recognised_dataset(root / "fire", open_scenes(root / "fire")) == "7-Scenes"
+    (root / "chess").rename(root / "mygarage")
+    assert recognised_dataset(root, open_scenes(root)) == "mine"
+    assert recognised_dataset(root, open_scenes(root, ["office"])) == "mine"
+
+
+def test_experiments_on_one_scene_take_the_papers_where_there_is_one():
+    assert scene_of_the_paper(("chess", "pumpkin", "stairs"), "7-Scenes") == "pumpkin"
+    assert scene_of_the_paper(("chess", "pumpkin", "stairs"), "my rooms") == "stairs"
+    assert scene_of_the_paper(("chess", "heads"), "7-Scenes") == "heads"
 
 
 def test_margins_over_copying_are_worked_out_for_every_method(sweep: Path):

@@ -130,7 +130,7 @@ def as_predictions(
     localized: Tensor,
     top1: Int[Tensor, "Q"] | None,
 ) -> Predictions:
-    """Answers with their truth. Where there was no reference, or the answer is not finite, that is the reason for none."""
+    """Answers with their truth; none, and why, where there was no reference or where the answer is not finite."""
     scene_of = frames.scene_idx[queries].tolist()
     distance, angle = (torch.full((len(queries),), torch.nan, dtype=torch.float64) for _ in range(2))
     for scene in set(scene_of):

@@ -63,7 +63,7 @@ def measure_rounds(sweep: Sweep, drawing: Drawing) -> Measured:
         for at_test in ROUNDS if in_training == PAPER_ROUNDS else (in_training,):
             trained.model.rounds = at_test
             losses[in_training, at_test] = fixed_loss(
-                trained.model, sweep.workbench.data, rows, job.config, trained.metres_per_unit
+                trained.model, sweep.workbench.data, rows, job.config, trained.metres_per_unit, all_edges=True
             )
     path = drawing.path("grid")
     measured_on = f"{scene} of {drawing.dataset}"
@@ -152,7 +152,7 @@ def graphs_of_queries(sweep: Sweep, job: Job, scene: str) -> Int[Tensor, "Q N"]:
     return graph_rows(
         data.test_rows([scene]),
         data.frames.in_map,
-        sweep.workbench.descriptors,
+        sweep.descriptors_of(job),
         data,
         job.config.graph,
         seed=job.config.seed,

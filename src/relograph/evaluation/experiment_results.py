@@ -14,7 +14,7 @@ from relograph.configuration import config_to_dict
 from relograph.evaluation.experiment_figures import MEASUREMENTS, Drawing, Figure
 from relograph.evaluation.experiment_report import read_result, tables_of
 from relograph.evaluation.experiment_sweep import Sweep
-from relograph.evaluation.experiments import COPY, Experiment, Row
+from relograph.evaluation.experiments import COPY, Experiment, Job, Row
 from relograph.evaluation.metrics import mean_of_runs, score
 from relograph.evaluation.plots import cumulative_errors_figure, errors_by_distance_figure, save_figure
 from relograph.evaluation.writing import write_whole
@@ -45,6 +45,11 @@ def carry_out(experiments: Sequence[Experiment], sweep: Sweep, provenance: Prove
                     sweep.train(job, advance)
             written.append(write_results(experiment, sweep, provenance))
             sweep.say(f"{experiment.name}: {written[-1]}")
+    if sweep.of_other_code:
+        sweep.warn(
+            f"other code than this made {', '.join(sorted(sweep.of_other_code))}, and they were taken as they are; "
+            f"remove them from {sweep.folder / 'jobs'} and run the command again to have them made by this."
+        )
     return written
 
 
@@ -92,14 +97,32 @@ def write_results(experiment: Experiment, sweep: Sweep, provenance: Provenance) 
 
 def scores_of(row: Row, sweep: Sweep) -> Iterator[dict[str, object]]:
     """A row's scores, scene by scene, as results hold them."""
+    note = note_on(row, sweep)
     for scene_score in mean_of_runs([score(sweep.predictions(run)) for run in row.runs]):
         yield {
             "method": row.method,
             "num_test_frames": row.num_test_frames,
             "is_copy_top1": row.method == COPY,
-            "note": row.note,
+            "note": note,
             **scene_score.as_row(),
         }
+
+
+def note_on(row: Row, sweep: Sweep) -> str:
+    """What a reader must know about a row: what was planned, and what only a finished training can say."""
+    evaluations = [evaluation for run in row.runs for evaluation in run]
+    jobs = {evaluation.method: evaluation.scenes for evaluation in evaluations if isinstance(evaluation.method, Job)}
+    notes = [row.note] if row.note else []
+    stride_of = {job: sweep.facts(job)["training_stride"] for job in jobs if job.config.graph.selection == "retrieval"}
+    strides = sorted({stride for job, stride in stride_of.items() if stride not in (None, job.config.graph.stride)})
+    if strides:
+        listed = str(strides[0]) if len(strides) == 1 else f"{strides[0]} to {strides[-1]}"
+        notes.append(f"trained with stride {listed}, as there are more frames to train on than a map has")
+    if any(sweep.has_its_own_retrieval(job) for job in jobs):
+        notes.append("finds references with the retrieval that was trained along, not with that of the copied top-1")
+    if sweep.made_its_retriever and any(set(scenes).isdisjoint(job.scenes) for job, scenes in jobs.items()):
+        notes.append("K-means and PCA of the retrieval have seen the maps of all scenes, without poses")
+    return "; ".join(notes)
 
 
 def draw_errors(experiment: Experiment, rows: Sequence[Row], sweep: Sweep, drawing: Drawing) -> list[Figure]:

@@ -20,6 +20,8 @@ from relograph.training.presets import preset as preset_of
 from relograph.training.workbench import set_up_workbench, start_from, what_to_know
 
 DATASETS = {"7scenes": "7-Scenes", "cambridge": "Cambridge Landmarks", "sevenrooms": "SevenRooms"}
+NOT_IN_THE_PAPER = {"Street"}
+"""Scenes of those data sets that the paper leaves out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +33,7 @@ class SweepOptions:
     settings_of_one_scene: Sequence[str] = ()
     scene_names: Sequence[str] | None = None
     scene: str | None = None
-    """For experiments on one scene; without it the last."""
+    """For experiments on one scene; without it the paper's, where the data have it, or the last."""
     target: Target | None = None
     dataset: str | None = None
     """A key of `DATASETS`; without it it is recognised."""
@@ -72,7 +74,12 @@ def run_experiments(
     if "table3" in {experiment.name for experiment in experiments} and dataset != DATASETS["cambridge"]:
         warn(f"table3 is the paper's table of Cambridge Landmarks; these are other scenes ({dataset}), shown as such.")
     scene_names = tuple(scene.name for scene in scenes)
-    plan = Plan(config, scene_names, options.scene or scene_names[-1], tuple(options.settings_of_one_scene))
+    plan = Plan(
+        config,
+        scene_names,
+        options.scene or scene_of_the_paper(scene_names, dataset),
+        tuple(options.settings_of_one_scene),
+    )
     for experiment in experiments:
         experiment.jobs(plan)  # what cannot be planned is said before anything is loaded
     start = start_from(config, init=options.init, encoder_weights=options.encoder_weights, device=options.device)
@@ -89,7 +96,9 @@ def run_experiments(
         warn(note)
     paths = {root: "$DATA", output: "$OUTPUT", cache: "$CACHE", options.init: "$INIT"}
     paths |= {options.encoder_weights: "$WEIGHTS", options.descriptors: "$DESCRIPTORS"}
-    sweep = Sweep(plan=plan, workbench=workbench, folder=output, device=options.device, progress=progress, say=say)
+    sweep = Sweep(
+        plan=plan, workbench=workbench, folder=output, device=options.device, progress=progress, say=say, warn=warn
+    )
     provenance = Provenance(
         dataset=dataset,
         preset=options.preset,
@@ -100,15 +109,28 @@ def run_experiments(
 
 
 def recognised_dataset(root: Path, scenes: Sequence[Scene]) -> str:
-    """What the data set is called: the paper's by its scenes' names, ours by the recipe in its rooms."""
+    """What the data set is called: ours by the recipe in its rooms, the paper's by its scenes' names.
+
+    One name proves nothing, since many offices are called so: the scenes must be the paper's and no others, and most of
+    the paper's must lie beside them. What is not recognised is called as its folder.
+    """
     if all((scene.root / RECIPE_FILE).is_file() for scene in scenes):
         return DATASETS["sevenrooms"]
-    names = {scene.name for scene in scenes}
+    names = {scene.name for scene in scenes} - NOT_IN_THE_PAPER
+    beside = {path.name for path in scenes[0].root.resolve().parent.iterdir()}
     for key in ("table1", "table3"):
         published = paper_numbers().tables[key]
-        if names & set(published.folder_by_scene.values()):
+        known = set(published.folder_by_scene.values())
+        if names and names <= known and len(known & beside) > len(known) / 2:
             return published.dataset
     return root.resolve().name
+
+
+def scene_of_the_paper(names: Sequence[str], dataset: str) -> str:
+    """The scene that the paper takes for experiments on one, where it is among them; else the last."""
+    rounds = paper_numbers().rounds
+    folder = paper_numbers().tables["table1"].folder_by_scene[rounds.scene]
+    return folder if dataset == rounds.dataset and folder in names else names[-1]
 
 
 def those_of_the_paper(scenes: Sequence[Scene], dataset: str, warn: Callable[[str], None]) -> list[Scene]:

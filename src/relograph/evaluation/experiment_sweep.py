@@ -15,18 +15,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from relograph.configuration import config_to_dict
-from relograph.errors import ConfigError
+from relograph.errors import ConfigError, DatasetError
 from relograph.evaluation.evaluating import copy_top1, evaluate, interpolate_top
 from relograph.evaluation.experiments import Evaluation, Job, Plan, Retrieval
 from relograph.evaluation.predictions import Predictions, read_predictions, write_predictions
 from relograph.evaluation.writing import write_whole
 from relograph.models.checkpoint import load_checkpoint
 from relograph.progress import SILENT, Progress
+from relograph.results import provenance, source_sha256
 from relograph.training.loop import make_fabric, read_log
 from relograph.training.running import Trained, load_trained, train_on_scenes
-from relograph.training.workbench import Workbench
+from relograph.training.workbench import Workbench, retriever_of
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -43,14 +46,31 @@ class Sweep:
     progress: Progress = SILENT
     say: Callable[[str], None] = lambda line: None
     """Told, in one line, what was finished."""
+    warn: Callable[[str], None] = lambda line: None
+    """Told, in one line, what was not as one would expect."""
+    of_other_code: set[str] = field(default_factory=set)
+    """Folders of trainings and predictions that were taken as they are, though other code than this made them."""
+    _source: str = field(default_factory=source_sha256)
     _fabrics: "dict[str, Fabric]" = field(default_factory=dict)
+    _described: dict[str, Tensor] = field(default_factory=dict)
+    """The descriptors of the last job that has its own, by its key."""
+
+    @property
+    def made_its_retriever(self) -> bool:
+        """Whether K-means and PCA were fitted here, on the maps of all scenes."""
+        return self.workbench.retriever is not None and self.workbench.start.retriever is None
 
     # Trainings
 
     def key(self, method: Job | Retrieval) -> str:
         """A short hash of all that decides what a method answers."""
         identity: dict[str, object] = {"data": self.workbench.data.fingerprint, "retrieval": self.workbench.retrieval}
-        if isinstance(method, Job):
+        base = self.plan.base
+        if self.made_its_retriever:
+            identity["encoder"] = {"model": config_to_dict(base.model), "seed": base.seed}
+        if not isinstance(method, Job):
+            identity["images"] = config_to_dict(base.data)
+        else:
             identity |= {
                 "config": config_to_dict(method.config),
                 "scenes": list(method.scenes),
@@ -97,7 +117,7 @@ class Sweep:
         )
         advance(self.num_graphs(job) - counted.done)  # what early stopping left out
         about = self._about(job)
-        write_whole(folder / "job.json", (json.dumps(about, indent=2, sort_keys=True) + "\n").encode())
+        write_whole(folder / "job.json", _as_json(about))
         shutil.rmtree(folder / "last", ignore_errors=True)  # only a training that goes on needs the optimizer's state
         if job.config.optim.compile:
             torch.compiler.reset()
@@ -105,8 +125,21 @@ class Sweep:
 
     def facts(self, job: Job) -> dict[str, Any]:
         """What a finished training says about itself."""
-        facts: dict[str, Any] = json.loads((self.folder_of(job) / "job.json").read_text(encoding="utf-8"))
+        path = self.folder_of(job) / "job.json"
+        try:
+            facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            source = facts["provenance"]["source_sha256"]
+        except (ValueError, KeyError, TypeError):
+            self.warn(f"{path}: found a damaged file; it is written again from the checkpoint beside it.")
+            facts = self._about(job)
+            source = facts["provenance"]["source_sha256"]
+            write_whole(path, _as_json(facts))
+        self._note_source(path.parent, source)
         return facts
+
+    def _note_source(self, folder: Path, source: object) -> None:
+        if source != self._source:
+            self.of_other_code.add(folder.name)
 
     def _about(self, job: Job) -> dict[str, Any]:
         folder = self.folder_of(job)
@@ -117,6 +150,7 @@ class Sweep:
             for before, after, row in zip(steps, steps[1:], log, strict=False)
         )
         checkpoint = load_checkpoint(folder / "best")
+        metadata: dict[str, Any] = checkpoint.metadata
         return {
             "name": job.name,
             "key": self.key(job),
@@ -125,14 +159,32 @@ class Sweep:
             "num_graphs": steps[-1] * batch_size,
             "training_seconds": round(seconds, 1),
             "checkpoint_sha256": checkpoint.sha256,
-            "best_validation": checkpoint.metadata["best_validation"],
-            "share_of_edges_across_the_jump": checkpoint.metadata["share_of_edges_across_the_jump"],
-            "metres_per_unit": checkpoint.metadata["metres_per_unit"],
+            "best_validation": metadata["best_validation"],
+            "share_of_edges_across_the_jump": metadata["share_of_edges_across_the_jump"],
+            "metres_per_unit": metadata["metres_per_unit"],
+            "target": job.config.model.target if job.config.model.predicts_edges else None,
+            "training_stride": metadata.get("training_stride"),
+            "provenance": {key: value for key, value in metadata["provenance"].items() if key != "command"},
         }
 
     def trained(self, job: Job) -> Trained:
         """The network of a finished job."""
         return load_trained(self.folder_of(job), device=self.workbench.data.is_test.device)
+
+    def has_its_own_retrieval(self, job: Job) -> bool:
+        """Whether a network finds its references with the NetVLAD that was trained along with it."""
+        return job.config.retrieval.loss != "none" and job.config.graph.selection == "retrieval"
+
+    def descriptors_of(self, job: Job) -> Float[Tensor, "F D"]:
+        """What a finished network finds its references with."""
+        if not self.has_its_own_retrieval(job):
+            return self.workbench.descriptors
+        key = self.key(job)
+        if key not in self._described:
+            retriever = retriever_of(self.trained(job), self.workbench)
+            images = self.workbench.data.frames.images
+            self._described = {key: retriever.describe(images, progress=self.progress)}
+        return self._described[key]
 
     # Predictions
 
@@ -149,9 +201,23 @@ class Sweep:
                 missing.setdefault((evaluation.method, evaluation.scenes), []).append(evaluation)
         for (method, scenes), group in missing.items():
             for evaluation, predictions in zip(group, self._answers(method, scenes, group), strict=True):
-                name = method.name if isinstance(method, Job) else method
-                metadata = {"method": name, "key": self.key(method), "reading": evaluation.reading}
+                metadata = {**self._origin(method), "reading": evaluation.reading}
                 write_predictions(self.path_of(evaluation), predictions, metadata=metadata)
+
+    def _origin(self, method: Job | Retrieval) -> dict[str, object]:
+        """What a file of predictions says about where it came from."""
+        config = method.config if isinstance(method, Job) else self.plan.base
+        made_with = provenance(command="", seed=config.seed, device=self.device)
+        del made_with["command"]  # it names paths of this machine; results have it without
+        return {
+            "method": method.name if isinstance(method, Job) else method,
+            "key": self.key(method),
+            "config": config_to_dict(config),
+            "checkpoint_sha256": self.facts(method)["checkpoint_sha256"] if isinstance(method, Job) else None,
+            "data_fingerprint": self.workbench.data.fingerprint,
+            "retrieval": self.workbench.retrieval,
+            "provenance": made_with,
+        }
 
     def _answers(
         self, method: Job | Retrieval, scenes: tuple[str, ...], group: Sequence[Evaluation]
@@ -165,7 +231,7 @@ class Sweep:
             self.trained(method),
             data,
             scenes,
-            descriptors=descriptors,
+            descriptors=self.descriptors_of(method),
             readings=[evaluation.reading for evaluation in group],
             seed=method.config.seed,
             progress=self.progress,
@@ -174,7 +240,24 @@ class Sweep:
 
     def predictions(self, run: Sequence[Evaluation]) -> Predictions:
         """The predictions of a run, from its files."""
-        return Predictions.cat([read_predictions(self.path_of(evaluation))[0] for evaluation in run])
+        return Predictions.cat([self._read(evaluation) for evaluation in run])
+
+    def _read(self, evaluation: Evaluation) -> Predictions:
+        path = self.path_of(evaluation)
+        try:
+            predictions, metadata = read_predictions(path)
+        except DatasetError:
+            self.warn(f"{path}: found damaged predictions; they are made again.")
+            path.unlink(missing_ok=True)
+            self.predict([evaluation])
+            predictions, metadata = read_predictions(path)
+        made_with = metadata.get("provenance")
+        self._note_source(path.parent, made_with.get("source_sha256") if isinstance(made_with, dict) else None)
+        return predictions
+
+
+def _as_json(facts: dict[str, Any]) -> bytes:
+    return (json.dumps(facts, indent=2, sort_keys=True) + "\n").encode()
 
 
 class _CountedProgress:

@@ -164,5 +164,6 @@ def _score_scene(
         mean_translation_error_m=float(translation_m[localized].mean()) if localized.any() else math.nan,
         median_rotation_error_deg=float(np.median(rotation_deg)),
         mean_rotation_error_deg=float(rotation_deg[localized].mean()) if localized.any() else math.nan,
+        num_runs=1,
         **recalls,
     )
