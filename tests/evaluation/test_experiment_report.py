@@ -52,6 +52,8 @@ def write_results(folder: Path, name: str, results: list[dict[str, object]], **m
         "best_validation": 0.25,
         "share_of_edges_across_the_jump": 0.0123,
         "checkpoint_sha256": "9be1" * 16,
+        "target": "camera",
+        "provenance": {"device_name": "Testing Device", "torch": "2.11.0", "git_commit": "3f1c2abdead"},
     }
     about = {
         "experiment": name.split("-")[0],
@@ -60,9 +62,9 @@ def write_results(folder: Path, name: str, results: list[dict[str, object]], **m
         "image_size_hw": [128, 171],
         "jobs": [job],
         "figures": [],
-        "device_name": "Testing Device",
-        "torch": "2.11.0",
-        "git_commit": "3f1c2abdead",
+        "device_name": "Laptop",
+        "torch": "2.13.0",
+        "git_commit": "087f60cdead",
         "command": f"relograph experiments run {name} --data $DATA",
     }
     folder.mkdir(parents=True, exist_ok=True)
@@ -97,7 +99,9 @@ def test_the_page_has_our_rows_the_papers_rows_and_where_they_came_from(reposito
     assert "## Scenes seen in training: SevenRooms, C = 512, images 128x171" in page
     assert "| RelPoseGNN, camera target | 1 | **0.10 m** / **2.0°** | **0.20 m** / **4.0°** |" in page
     assert "Published on 7-Scenes, cited from Turkoglu et al. 2021 (Table 1); not measured here." in page
-    assert "1 training, 1.5 minutes, on Testing Device with torch 2.11.0, commit 3f1c2ab: `relograph exp" in page
+    assert "1 training, 1.5 minutes, on Testing Device with torch 2.11.0, commit 3f1c2ab, scored at" in page
+    assert "scored at 087f60c: `relograph experiments run table1 --data $DATA`" in page
+    assert "Measured on SevenRooms (C = 512, images 128x171, camera target, 64,000 graphs a training)." in page
     assert "![Errors.](images/table1-errors.png)" in page
     assert "| R = 2 | -3.00 | **-4.00** |" in page
     assert page.index("## Scenes seen in training") < page.index("## Rounds of message passing")
@@ -167,6 +171,27 @@ def test_a_file_that_is_no_result_is_named(repository: Path):
     (repository / "results" / "experiments" / "notes.json").write_text('{"metadata": {}}')
     with pytest.raises(DatasetError, match=r"notes\.json: expected what `relograph experiments run` wrote"):
         report(repository)
+
+
+@pytest.mark.parametrize("key", ["dataset", "channels", "jobs"])
+def test_a_file_that_lacks_something_is_named_with_what_it_lacks(repository: Path, key: str):
+    path = repository / "results" / "experiments" / "table1.json"
+    document = json.loads(path.read_text())
+    del document["metadata"][key]
+    path.write_text(json.dumps(document))
+    with pytest.raises(DatasetError, match=rf"table1\.json: .*, found one without {key}\. Move the file"):
+        report(repository)
+
+
+def test_results_of_an_unknown_commit_are_said_to_be(repository: Path):
+    metadata = {"device_name": "Laptop", "num_cores": 2, "torch": "2.13.0", "git_commit": None, "command": "bench"}
+    row = {"rooms": 7, "images": 2100, "workers": 2, "seconds": 209.0, "images_per_second": 10.05}
+    document = {"metadata": metadata, "results": [row]}
+    (repository / "results" / "rooms_cpu.json").write_text(json.dumps(document))
+    readme = repository / "README.md"
+    readme.write_text(readme.read_text() + "<!-- rooms-benchmark begins --><!-- rooms-benchmark ends -->")
+    report(repository)
+    assert "Laptop, 2 cores, torch 2.13.0, commit unknown: `bench`" in readme.read_text()
 
 
 def test_a_document_without_markers_stays_as_it_is():

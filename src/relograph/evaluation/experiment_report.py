@@ -48,10 +48,31 @@ class ResultsFile:
     remarks: str = ""
 
     @property
-    def setting(self) -> str:
-        """What the networks have in common."""
+    def size(self) -> str:
+        """Of the networks and of what they see."""
         height, width = self.metadata["image_size_hw"]
         return f"C = {self.metadata['channels']}, images {height}x{width}"
+
+    @property
+    def setting(self) -> str:
+        """What the networks have in common: their size, what their edges say, and how long they were trained."""
+        targets = sorted({job["target"] for job in self.metadata["jobs"] if job["target"]})
+        graphs = sorted({job["num_graphs"] for job in self.metadata["jobs"]})
+        parts = [self.size]
+        if targets:
+            parts.append(f"{' and '.join(targets)} target{'s' if len(targets) > 1 else ''}")
+        if graphs:
+            few, many = f"{graphs[0]:,}", f"{graphs[-1]:,}"
+            parts.append(f"{few if few == many else f'{few} to {many}'} graphs a training")
+        return ", ".join(parts)
+
+
+_KEYS = ("dataset", "channels", "image_size_hw", "jobs", "figures", "git_commit", "device_name", "torch", "command")
+_KEYS_OF_A_JOB = (
+    *("name", "key", "scenes", "target", "num_graphs", "training_seconds", "provenance"),
+    *("best_validation", "share_of_edges_across_the_jump", "checkpoint_sha256"),
+)
+"""What a report needs."""
 
 
 def read_results(folder: Path) -> list[ResultsFile]:
@@ -65,11 +86,14 @@ def read_result(path: Path) -> ResultsFile:
         document = json.loads(path.read_text(encoding="utf-8"))
         metadata, results = document["metadata"], document["results"]
         known = metadata["experiment"] in EXPERIMENTS
-    except (ValueError, KeyError, TypeError):
-        known = False
-    if not known:
+        missing = [key for key in _KEYS if key not in metadata]
+        missing += [f"jobs.{key}" for job in metadata.get("jobs", ()) for key in _KEYS_OF_A_JOB if key not in job]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        known, missing = False, []
+    if not known or missing:
+        found = f"one without {missing[0]}" if missing else "something else"
         raise DatasetError(
-            f"{path}: expected what `relograph experiments run` wrote, found something else. Move the file elsewhere, "
+            f"{path}: expected what `relograph experiments run` wrote, found {found}. Move the file elsewhere, "
             "or run the experiment again."
         )
     beside = path.with_suffix(".md")
@@ -168,7 +192,7 @@ def results_page(files: Sequence[ResultsFile], *, images: str = "images") -> str
     citations: list[str] = []
     for file in files:
         experiment = EXPERIMENTS[file.metadata["experiment"]]
-        parts.append(f"## {experiment.title}: {file.metadata['dataset']}, {file.setting}")
+        parts.append(f"## {experiment.title}: {file.metadata['dataset']}, {file.size}")
         parts.append(f"`{experiment.name}`: {experiment.about}. {_how(file.metadata)}")
         for named in tables_of(file):
             parts.append(named.table.markdown(references=False).strip())
@@ -189,14 +213,25 @@ def results_page(files: Sequence[ResultsFile], *, images: str = "images") -> str
 
 
 def _how(metadata: Mapping[str, Any]) -> str:
-    """Where the numbers came from, in a sentence."""
+    """Where the numbers came from, in a sentence: what trained the networks, which a later call only scores again."""
     jobs = metadata["jobs"]
     minutes = sum(job["training_seconds"] for job in jobs) / 60
-    commit = (metadata["git_commit"] or "unknown")[:7]
+    trained = [job["provenance"] for job in jobs] or [metadata]
+    devices, versions = (_each_once(made_with[key] for made_with in trained) for key in ("device_name", "torch"))
+    commits = _each_once(_short(made_with["git_commit"]) for made_with in trained)
+    scored = _short(metadata["git_commit"])
     return (
-        f"{len(jobs)} training{'s' if len(jobs) != 1 else ''}, {minutes:.1f} minutes, on {metadata['device_name']} "
-        f"with torch {metadata['torch']}, commit {commit}: `{metadata['command']}`"
+        f"{len(jobs)} training{'s' if len(jobs) != 1 else ''}, {minutes:.1f} minutes, on {devices} with torch "
+        f"{versions}, commit {commits}{f', scored at {scored}' if scored != commits else ''}: `{metadata['command']}`"
     )
+
+
+def _short(commit: str | None) -> str:
+    return commit[:7] if commit else "unknown"
+
+
+def _each_once(words: Iterable[str]) -> str:
+    return " and ".join(dict.fromkeys(words))
 
 
 def _trainings(files: Sequence[ResultsFile]) -> str:
@@ -210,7 +245,7 @@ def _trainings(files: Sequence[ResultsFile]) -> str:
         jump, validation = job["share_of_edges_across_the_jump"], job["best_validation"]
         cells = (
             job["name"],
-            file.setting,
+            file.size,
             str(len(job["scenes"])),
             f"{job['num_graphs']:,}",
             f"{job['training_seconds']:.0f}",
@@ -271,7 +306,7 @@ def _benchmarks(results: Path, kind: str, table: Callable[[Mapping[str, Any]], s
         metadata = document["metadata"]
         parts.append(
             f"{metadata['device_name']}, {metadata['num_cores']} cores, torch {metadata['torch']}, commit "
-            f"{metadata['git_commit'][:7]}: `{metadata['command']}`\n\n{table(document)}"
+            f"{_short(metadata['git_commit'])}: `{metadata['command']}`\n\n{table(document)}"
         )
     return "\n\n".join(parts)
 
@@ -287,22 +322,27 @@ def filled(text: str, block_by_name: Mapping[str, Callable[[], str]]) -> str:
     return text
 
 
-def documents(results: Path, docs: Path) -> dict[Path, str]:
-    """What docs/results.md and the README should say, by their paths; `results` is the folder of the experiments."""
-    files = read_results(results)
+def read_readme(docs: Path) -> tuple[Path, str]:
+    """The README beside the documents, and what it says."""
     readme = docs.parent / "README.md"
-    blocks = {
-        "results": lambda: results_block(files),
-        "rooms-benchmark": lambda: rooms_block(results.parent),
-        "network-benchmark": lambda: network_block(results.parent),
-    }
     try:
-        text = readme.read_text(encoding="utf-8")
+        return readme, readme.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise DatasetError(
             f"{readme}: expected the README beside {docs}, found none. Run the command in the repository's folder, or "
             "name its docs folder with --docs."
         ) from None
+
+
+def documents(results: Path, docs: Path) -> dict[Path, str]:
+    """What docs/results.md and the README should say, by their paths; `results` is the folder of the experiments."""
+    files = read_results(results)
+    readme, text = read_readme(docs)
+    blocks = {
+        "results": lambda: results_block(files),
+        "rooms-benchmark": lambda: rooms_block(results.parent),
+        "network-benchmark": lambda: network_block(results.parent),
+    }
     return {docs / "results.md": results_page(files), readme: filled(text, blocks)}
 
 
