@@ -32,6 +32,7 @@ TAKES_MINUTES = {
     ("train",),
     ("eval",),
     ("experiments", "run"),
+    ("experiments", "publish"),
     ("experiments", "report"),
     ("demo",),
 }

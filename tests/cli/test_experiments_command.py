@@ -1,13 +1,20 @@
-"""`relograph experiments list`, `run` and `report` as one types them."""
+"""`relograph experiments list`, `run`, `publish` and `report` as one types them."""
 
 import json
+from enum import StrEnum
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from typer.testing import CliRunner
 
 from relograph.cli.app import app
+from relograph.cli.eval import Reading
+from relograph.cli.experiments import Dataset, Target
+from relograph.evaluation.experiment_run import DATASETS
 from relograph.evaluation.experiments import EXPERIMENTS
+from relograph.graphs import Target as EdgeTarget
+from relograph.localization import EdgeReading
 from small_roots import write_seven_scenes_root
 
 
@@ -42,6 +49,34 @@ def test_a_sweep_becomes_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     refused = invoke("report", "--results", "sweep/results", "--check")
     assert refused.exit_code == 1
     assert refused.stderr.startswith("error: docs/results.md: expected what the files in sweep/results say")
+
+    published = invoke("publish", "sweep")
+    assert published.stdout.splitlines()[0] == "results/experiments/aggregation-small.json: written."
+    assert published.stdout.splitlines()[-1] == "docs/results.md: written."
+    page = Path("docs/results.md").read_text()
+    for figure in metadata["figures"]:
+        assert f"(images/{figure['file']})" in page
+        drawn = Path("sweep/figures", figure["file"]).read_bytes()
+        assert Path("docs/images", figure["file"]).read_bytes() == drawn
+    assert invoke("publish", "sweep").stdout == "The repository has what the sweep says.\n"
+    assert invoke("report", "--check").exit_code == 0
+    Path("sweep/figures", metadata["figures"][0]["file"]).unlink()
+    assert "expected a figure that the results name" in invoke("publish", "sweep").stderr
+
+
+def test_publishing_what_is_no_sweep_is_one_line(tmp_path: Path):
+    done = invoke("publish", tmp_path, "--docs", tmp_path / "docs")
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"error: {tmp_path}: expected the folder of a sweep with files in results/")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("offered", "known"),
+    [(Target, get_args(EdgeTarget)), (Dataset, tuple(DATASETS)), (Reading, get_args(EdgeReading))],
+)
+def test_an_option_offers_what_the_code_knows(offered: type[StrEnum], known: tuple[str, ...]):
+    assert tuple(choice.value for choice in offered) == known
 
 
 def test_an_unknown_name_is_one_line_that_suggests_the_nearest(tmp_path: Path):

@@ -60,10 +60,13 @@ def run_command(
     scenes: ScenesOption = None,
     scene: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="For experiments on one scene: which one.", show_default="the last"),
+        typer.Option(
+            metavar="NAME", help="For experiments on one scene: which one.", show_default="the paper's, or the last"
+        ),
     ] = None,
     dataset: Annotated[
-        Dataset | None, typer.Option(help="What the data are called in tables.", show_default="recognised")
+        Dataset | None,
+        typer.Option(help="What the data are called in tables.", show_default="recognised, or the folder's name"),
     ] = None,
     init: InitOption = None,
     encoder_weights: Annotated[
@@ -108,14 +111,30 @@ def run_command(
     )
 
 
+ResultsOption = Annotated[Path, typer.Option(metavar="DIR", help="Folder of the experiments' results.")]
+DocsOption = Annotated[Path, typer.Option(metavar="DIR", help="Folder of the documents; the README lies beside it.")]
+
+
+@app.command("publish")
+def publish_command(
+    sweep: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a sweep, the --output of experiments run.")],
+    results: ResultsOption = Path("results/experiments"),
+    docs: DocsOption = Path("docs"),
+) -> None:
+    """Copy a sweep's results and figures into the repository, and write the documents that quote them."""
+    from relograph.evaluation.publishing import publish
+
+    changed = publish(sweep, results, docs)
+    for path in changed:
+        typer.echo(printable(f"{path}: written."))
+    if not changed:
+        typer.echo("The repository has what the sweep says.")
+
+
 @app.command("report")
 def report_command(
-    results: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the experiments' results.")] = Path(
-        "results/experiments"
-    ),
-    docs: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder of the documents; the README lies beside it.")
-    ] = Path("docs"),
+    results: ResultsOption = Path("results/experiments"),
+    docs: DocsOption = Path("docs"),
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing, and fail where a document differs from the results.")
     ] = False,
