@@ -160,6 +160,12 @@ def test_retrieval_that_was_trained_along_is_what_evaluation_uses(root: Path, tm
     torch.testing.assert_close(kept["retriever.encoder.conv1.weight"], trained["model.encoder.conv1.weight"])
     assert load_checkpoint(tmp_path / "run" / "retriever").metadata["image_height"] == 48  # as it was trained
     assert invoke("eval", tmp_path / "run", "--data", root, cache=tmp_path).exit_code == 0
+    # A call that ends before it trains leaves it as it is.
+    before = load_checkpoint(tmp_path / "run" / "retriever").sha256
+    (tmp_path / "run" / "last" / "model.safetensors.index.json").write_text("damaged")
+    stopped = invoke("train", *arguments, cache=tmp_path)
+    assert "expected the index of a checkpoint" in stopped.stderr
+    assert load_checkpoint(tmp_path / "run" / "retriever").sha256 == before
 
 
 def test_a_scene_with_fewer_frames_than_a_graph_takes_what_there_is_and_says_so(tmp_path: Path):

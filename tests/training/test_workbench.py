@@ -1,5 +1,6 @@
 """What trainings start from, and whose a run's folder is."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -7,11 +8,14 @@ import pytest
 import torch
 from tiny_trainings import TINY, assert_same_weights, tiny_data, tiny_training
 
-from relograph.errors import CheckpointError
+from relograph.errors import CheckpointError, ConfigError, TrainingError
 from relograph.models import build_model
 from relograph.models.checkpoint import load_checkpoint, save_checkpoint
 from relograph.training.running import load_retriever, make_retriever, save_retriever
-from relograph.training.workbench import claim_run_folder, start_from
+from relograph.training.workbench import claimed_run_folder, start_from
+
+SETTINGS = {"config": {"optim": {"epochs": 2, "learning_rate": 1e-3}}, "scenes": ["kitchen"]}
+OTHERS = {"config": {"optim": {"epochs": 2, "learning_rate": 1e-4}}, "scenes": ["kitchen"]}
 
 
 @pytest.fixture(scope="module")
@@ -23,9 +27,9 @@ def made_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     retriever = make_retriever(
         build_model(TINY.model).encoder, data, data.train_rows(["kitchen"]), TINY.retrieval, TINY.seed
     )
-    claim_run_folder(folder, {"config": {}})
-    save_retriever(retriever, folder / "retriever")
-    tiny_training(folder, data=data)
+    with claimed_run_folder(folder, SETTINGS):
+        save_retriever(retriever, folder / "retriever")
+        tiny_training(folder, data=data)
     return folder
 
 
@@ -75,3 +79,39 @@ def test_a_run_that_has_learned_nothing_yet_is_not_started_from(run: Path) -> No
     shutil.rmtree(run / "best")
     with pytest.raises(CheckpointError, match="expected a run that has learned something"):
         start_from(TINY, init=run)
+
+
+# Whose a folder is
+
+
+def claim(folder: Path, identity: dict[str, object]) -> object:
+    """What the folder says that it is a run of, once it was claimed."""
+    with claimed_run_folder(folder, identity):
+        return json.loads((folder / "run.json").read_text())
+
+
+def test_a_run_with_a_checkpoint_goes_on_with_its_own_settings_only(run: Path) -> None:
+    assert claim(run, SETTINGS) == SETTINGS
+    with pytest.raises(ConfigError, match=r"found one with optim.learning_rate 0.001 where 0.0001 was asked for"):
+        claim(run, OTHERS)
+    for kind in ("last", "best"):  # either of them is enough
+        kept = shutil.copytree(run, run.with_name(f"without {kind}"))
+        shutil.rmtree(kept / kind)
+        with pytest.raises(ConfigError):
+            claim(kept, OTHERS)
+
+
+def test_a_run_without_a_checkpoint_makes_room_for_another(run: Path) -> None:
+    for kind in ("last", "best"):
+        shutil.rmtree(run / kind)
+    assert claim(run, OTHERS) == OTHERS
+    assert not (run / "retriever").exists()  # it was made for the first one's settings
+
+
+def test_two_trainings_do_not_share_a_folder(tmp_path: Path) -> None:
+    with (
+        claimed_run_folder(tmp_path / "run", SETTINGS),
+        pytest.raises(TrainingError, match="run: expected a folder that nobody trains in, found another training"),
+    ):
+        claim(tmp_path / "run", SETTINGS)
+    claim(tmp_path / "run", SETTINGS)

@@ -1,6 +1,7 @@
 """`relograph train`: a run folder with all that an evaluation needs."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,14 @@ from relograph.scenes import open_scenes
 from relograph.training.config import TrainConfig
 from relograph.training.loop import make_fabric, read_log
 from relograph.training.running import pretrain, save_retriever, train_on_scenes
-from relograph.training.workbench import claim_run_folder, retriever_of, set_up_workbench, start_from, what_to_know
+from relograph.training.workbench import (
+    claimed_run_folder,
+    has_checkpoint,
+    retriever_of,
+    set_up_workbench,
+    start_from,
+    what_to_know,
+)
 
 
 @dataclass(frozen=True)
@@ -48,32 +56,34 @@ def train_run(
         scenes, config, cache=cache, start=start, device=fabric.device, descriptors=descriptors, progress=progress
     )
     names = workbench.scene_names
-    if fabric.is_global_zero:
-        identity = {
-            "config": config_to_dict(config),
-            "scenes": list(names),
-            "data": workbench.data.fingerprint,
-            "start": start.fingerprint,
-            "retrieval": workbench.retrieval,
-        }
-        claim_run_folder(output, identity)
-        for note in what_to_know(workbench, config, names):
-            warn(note)
-        if workbench.retriever is not None:
-            save_retriever(workbench.retriever, output / "retriever")
-    trained = train_on_scenes(
-        config,
-        workbench.data,
-        names,
-        output,
-        fabric=fabric,
-        descriptors=workbench.descriptors,
-        encoder=start.encoder,
-        progress=progress,
-    )
-    if config.retrieval.loss != "none" and fabric.is_global_zero:
-        save_retriever(retriever_of(trained, workbench), output / "retriever")
-    return _finished(output, is_first_process=fabric.is_global_zero)
+    identity = {
+        "config": config_to_dict(config),
+        "scenes": list(names),
+        "data": workbench.data.fingerprint,
+        "start": start.fingerprint,
+        "retrieval": workbench.retrieval,
+    }
+    with claimed_run_folder(output, identity) if fabric.is_global_zero else nullcontext():
+        if fabric.is_global_zero:
+            for note in what_to_know(workbench, config, names):
+                warn(note)
+            # Once there is a checkpoint, the retriever beside it may be the one that was trained along.
+            is_kept = has_checkpoint(output) and (output / "retriever").is_dir()
+            if workbench.retriever is not None and not is_kept:
+                save_retriever(workbench.retriever, output / "retriever")
+        trained = train_on_scenes(
+            config,
+            workbench.data,
+            names,
+            output,
+            fabric=fabric,
+            descriptors=workbench.descriptors,
+            encoder=start.encoder,
+            progress=progress,
+        )
+        if config.retrieval.loss != "none" and fabric.is_global_zero:
+            save_retriever(retriever_of(trained, workbench), output / "retriever")
+        return _finished(output, is_first_process=fabric.is_global_zero)
 
 
 def pretrain_run(
@@ -82,14 +92,14 @@ def pretrain_run(
     """Train the encoder and the retrieval on rooms without end; a run that was stopped goes on."""
     fabric = make_fabric(device, config.optim.precision)
     start = start_from(config, init=init, device=fabric.device)
-    if fabric.is_global_zero:
-        claim_run_folder(output, {"config": config_to_dict(config), "start": start.fingerprint})
     progress = progress if fabric.is_global_zero else SILENT
     # NetVLAD's words are of its own encoder's features; those of another it learns anew.
     retriever = start.retriever if start.retriever and start.retriever.encoder is start.encoder else None
     netvlad = retriever.netvlad if retriever else None
-    pretrain(config, output, fabric=fabric, encoder=start.encoder, netvlad=netvlad, progress=progress)
-    return _finished(output, is_first_process=fabric.is_global_zero)
+    identity = {"config": config_to_dict(config), "start": start.fingerprint}
+    with claimed_run_folder(output, identity) if fabric.is_global_zero else nullcontext():
+        pretrain(config, output, fabric=fabric, encoder=start.encoder, netvlad=netvlad, progress=progress)
+        return _finished(output, is_first_process=fabric.is_global_zero)
 
 
 def _finished(output: Path, *, is_first_process: bool) -> TrainRun:

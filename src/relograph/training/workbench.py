@@ -3,8 +3,9 @@
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
@@ -14,9 +15,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relograph.configuration import config_to_dict
-from relograph.errors import CheckpointError, ConfigError
+from relograph.errors import CheckpointError, ConfigError, TrainingError
 from relograph.models import ResNet, build_model
-from relograph.models.checkpoint import load_checkpoint, load_encoder_weights, load_into
+from relograph.models.checkpoint import INDEX_FILE, load_checkpoint, load_encoder_weights, load_into
 from relograph.models.retriever import Retriever
 from relograph.progress import SILENT, Progress
 from relograph.retrieval import read_descriptors
@@ -177,10 +178,50 @@ def what_to_know(workbench: Workbench, config: TrainConfig, scene_names: Sequenc
     return notes
 
 
-def claim_run_folder(output: Path, identity: Mapping[str, object]) -> None:
-    """Note in a run's folder what it is a run of; a folder of another run is an error, one of the same goes on."""
+def has_checkpoint(output: Path) -> bool:
+    """Whether a training in this folder has saved what it learned."""
+    return any((output / kind / INDEX_FILE).is_file() for kind in ("last", "best"))
+
+
+@contextmanager
+def claimed_run_folder(output: Path, identity: Mapping[str, object]) -> Iterator[None]:
+    """Note in a run's folder what it is a run of, and keep other trainings out of it meanwhile.
+
+    A run of the same settings goes on, and one that has saved no checkpoint yet makes room; another one is an error.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(output, os.O_RDONLY)
+    try:
+        _lock_run_folder(descriptor, output)
+        if has_checkpoint(output):
+            _refuse_another_run(output, identity)
+        elif (output / RUN_FILE).exists():
+            shutil.rmtree(output / "retriever", ignore_errors=True)  # of the run that makes room
+        partial = output / f".{RUN_FILE}.{token_hex(4)}.partial"
+        partial.write_text(json.dumps(identity, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        partial.replace(output / RUN_FILE)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock_run_folder(descriptor: int, output: Path) -> None:
+    """Raise if another process trains here; some systems have no locks, and there nobody can tell."""
+    try:
+        import fcntl  # not on Windows
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise TrainingError(
+            f"{output}: expected a folder that nobody trains in, found another training at work in it. Wait for it, or "
+            "name another folder with --output."
+        ) from error
+    except (ImportError, OSError):
+        return
+
+
+def _refuse_another_run(output: Path, identity: Mapping[str, object]) -> None:
     path = output / RUN_FILE
-    text = json.dumps(identity, indent=2, sort_keys=True) + "\n"
     with suppress(FileNotFoundError):
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
@@ -188,17 +229,12 @@ def claim_run_folder(output: Path, identity: Mapping[str, object]) -> None:
             raise CheckpointError(
                 f"{path}: expected what this run is a run of, found no JSON. Remove the folder, or name another."
             ) from error
-        different = _first_difference(json.loads(text), found)
+        different = _first_difference(json.loads(json.dumps(identity)), found)
         if different:
             raise ConfigError(
                 f"{output}: expected a new folder or an unfinished run of the same settings, found one with "
                 f"{different}. Name another folder with --output."
             )
-        return
-    output.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{token_hex(4)}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
 
 
 def _first_difference(wanted: object, found: object, path: str = "") -> str:
