@@ -9,6 +9,7 @@ from relograph.localization.refinement import Fit, Prior, tukey_weight
 STEP = 0.03
 """Of a difference: a share of the standard deviation, or so."""
 LEAST_CURVATURE = 0.1
+ROUNDING = 1e-12
 FAR = 10.0
 """Distances to the references beyond which a centre is not expected, whatever the matches say."""
 
@@ -24,9 +25,9 @@ def covariance(
     """Covariance of the unknowns: rotation vector in the camera's frame, centre in the world, logs of focal lengths.
 
     Huber's sandwich H^-1 B H^-1 at the solution: H is the curvature of the cost, B the scatter of the matches' pulls.
-    Matches of one point of the query (equal `query_point`) share its noise, and so they pull together. B has the
-    scatter of a few more matches added, one an unknown, that are off by a quarter of the limit of an inlier: few matches say
-    little about their own noise. The references' own errors, independent of each other, come on top.
+    Matches of one point of the query (equal `query_point`) share its noise, and so they pull together. A few matches
+    more, one an unknown, are counted as off by a quarter of the limit of an inlier: a handful of matches says little
+    about its own noise. The references' own errors, independent of each other, come on top.
     """
     heard = np.flatnonzero((np.abs(fit.errors.error_px) < fit.width_px) & (fit.weight > 0))
     matches, weight, query_point = fit.errors.matches[heard], fit.weight[heard], query_point[heard]
@@ -38,13 +39,14 @@ def covariance(
 
     _, same_point = np.unique(query_point, return_inverse=True)
     pulls = np.stack([np.bincount(same_point, pull) for pull in J * (kernel_weight * errors.error_px)])  # [P, points]
-    num_points = max(pulls.shape[1], 1)
-    B = pulls @ pulls.T + len(J) / num_points * (max_error_px / 4) ** 2 * A
+    added_variance = len(J) / max(pulls.shape[1], 1) * (max_error_px / 4) ** 2
+    B = pulls @ pulls.T + added_variance * A
 
     # What was known before pulls too, as much as its own uncertainty.
-    known = fit.noise_px**2 * np.diag(prior.precision() + _far_precision(fit))
+    variance = fit.noise_px**2 + added_variance
+    known = variance * np.diag(prior.precision() + _far_precision(fit))
     H_inverse = _inverse(A + known)
-    matches_part = H_inverse @ (B + fit.noise_px**2 * known) @ H_inverse
+    matches_part = H_inverse @ (B + variance * known) @ H_inverse
 
     J_ref = errors.jacobian_of_references()
     response = _inverse(gauss_newton + known)
@@ -79,7 +81,8 @@ def _curvature(
         rows.append((slopes[0] - slopes[1]) / (2 * step))
     exact = np.stack(rows) / np.outer(size, size)
     values, vectors = np.linalg.eigh(gauss_newton / np.outer(size, size))
-    root = np.sqrt(np.maximum(values, 1e-12))
+    seen = values > ROUNDING * values[-1]  # along the other directions there is no curvature at all
+    root, vectors = np.sqrt(values[seen]), vectors[:, seen]
     shares, directions = np.linalg.eigh((vectors / root).T @ ((exact + exact.T) / 2) @ (vectors / root))
     directions = size[:, None] * ((vectors * root) @ directions)
     curvature: Float64[np.ndarray, "P P"] = (directions * np.clip(shares, LEAST_CURVATURE, 1.0)) @ directions.T

@@ -23,6 +23,7 @@ NUM_CONSENSUS, NUM_ROUGH = 2000, 400
 MAX_TRIALS, MAX_TRIALS_OF_FOCAL = 5000, 400
 NUM_REFINED = 3
 """Focal lengths of a search that are refined."""
+MAX_ROTATION_SIGMA_RAD = radians(10)
 MAX_SCALE_SIGMA = 0.1
 """Share of the distance to the references: a centre less sure than this is called unobservable."""
 TYPICAL_DEPTH_M = 2.5
@@ -127,6 +128,9 @@ def solve_query_pose(
     num_inliers = int(inlier.sum())
     if not _beats_chance(num_inliers, problem, ref_cameras):
         reason = f"{num_inliers} of {num_usable} matches agree on a pose, no more than chance explains."
+        return _no_answer(reason, num_given, query_camera, ref_cameras)
+    if np.linalg.eigvalsh(sigma[:3, :3])[-1] > MAX_ROTATION_SIGMA_RAD**2:
+        reason = "The matches lie so that they leave open where the query looks."
         return _no_answer(reason, num_given, query_camera, ref_cameras)
     inlier_mask = torch.zeros(num_given, dtype=torch.bool)
     inlier_mask[torch.from_numpy(problem.kept[inlier])] = True
@@ -236,28 +240,28 @@ def _best_fit(problem: _Problem, start: Pose | None, seed: int) -> Fit | None:
     """The better of what RANSAC finds and of the regressed pose, refined."""
     rng = np.random.default_rng(seed)
     few = problem.sample(NUM_ROUGH, rng)
-    log_focal = problem.prior.log_focal
-    guesses = [] if start is None else [few.approach(Guess.at(start, log_focal))]
+    guesses = [] if start is None else [few.approach(Guess.at(start, problem.prior.log_focal))]
     if problem.matches.num_groups:
-        guesses = _search_focal(few, guesses, seed)
-        log_focal = min(guesses, key=problem.cost).log_focal if guesses else log_focal
-    # RANSAC does not begin with these guesses: it refines only samples that beat the best so far, and few beat a local
+        guesses = [fit.guess for fit in _search_focal(few, guesses, seed)]
+    best = min(guesses, key=problem.cost, default=None)
+    # RANSAC does not begin with the best so far: it refines only samples that beat it, and few of them beat a local
     # minimum that was refined already.
+    log_focal = problem.prior.log_focal if best is None else best.log_focal
     many = problem.sample(NUM_CONSENSUS, rng)
     found = consensus_pose(many.matches, log_focal, problem.max_error_px, MAX_TRIALS, seed)
-    guesses += [] if found is None else [found]
+    guesses = [guess for guess in (best, found) if guess is not None]
     return problem.refine(min(guesses, key=problem.cost)) if guesses else None
 
 
-def _search_focal(problem: _Problem, guesses: list[Guess], seed: int) -> list[Guess]:
-    """Guesses with focal lengths that matches agree on, and those given.
+def _search_focal(problem: _Problem, guesses: list[Guess], seed: int) -> list[Fit]:
+    """Fits with focal lengths that matches agree on, one dimension at a time.
 
-    One dimension at a time: all unknown focal lengths alike, then each group's for itself.
+    All unknown focal lengths are searched alike, beginning with the guesses; then each group's for itself.
     """
     num_groups = problem.matches.num_groups
-    found = [problem.refine(guess) for guess in guesses]
+    fits = [problem.refine(guess) for guess in guesses]
     for groups in [list(range(num_groups))] + ([[group] for group in range(num_groups)] if num_groups > 1 else []):
-        log_focal = min(found, key=lambda fit: fit.cost).guess.log_focal if found else problem.prior.log_focal
+        log_focal = min(fits, key=lambda fit: fit.cost).guess.log_focal if fits else problem.prior.log_focal
         tries: list[Guess] = []
         for tried in tried_log_focals():
             log_focal = log_focal.copy()
@@ -265,8 +269,8 @@ def _search_focal(problem: _Problem, guesses: list[Guess], seed: int) -> list[Gu
             first = min(tries, key=problem.cost, default=None)
             guess = consensus_pose(problem.matches, log_focal, problem.max_error_px, MAX_TRIALS_OF_FOCAL, seed, first)
             tries += [] if guess is None else [guess]
-        found += [problem.refine(guess) for guess in sorted(tries, key=problem.cost)[:NUM_REFINED]]
-    return [fit.guess for fit in found]
+        fits += [problem.refine(guess) for guess in sorted(tries, key=problem.cost)[:NUM_REFINED]]
+    return fits
 
 
 def _tells_scale(fit: Fit, sigma: Float64[np.ndarray, "P P"]) -> bool:
