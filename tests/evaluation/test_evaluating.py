@@ -8,6 +8,9 @@ import torch
 from relograph.evaluation.evaluating import as_predictions
 from relograph.geometry import Pose
 from relograph.graphs import PosedImages
+from relograph.training.config import GraphConfig
+from relograph.training.data import RelocalizationData
+from relograph.training.running import graph_rows
 
 
 def three_queries_and_a_reference() -> PosedImages:
@@ -45,3 +48,21 @@ def test_a_query_without_references_is_told_apart_from_a_broken_answer():
     assert predictions.top1 == ("", "map")
     # One metre to the right of the origin, and two metres behind the reference.
     assert predictions.nearest_reference_m[1].item() == pytest.approx(math.sqrt(5))
+
+
+def test_a_sequence_of_query_frames_has_none_of_the_map_where_both_were_filmed_in_one_go():
+    frames = PosedImages(
+        images=torch.zeros(9, 2, 2, 3, dtype=torch.uint8),
+        T_world_cam=Pose.from_axis_angle(torch.zeros(9, 3), torch.zeros(9, 3)),
+        scene_idx=torch.zeros(9, dtype=torch.long),
+        sequence_idx=torch.zeros(9, dtype=torch.long),
+        in_map=torch.tensor([True, False] * 4 + [True]),
+        names=tuple("abcdefghi"),
+        scene_names=("kitchen",),
+    )
+    held_out = torch.tensor([False] * 8 + [True])
+    data = RelocalizationData(frames, ~frames.in_map, held_out, "one sequence, every other frame for the test")
+    graph = GraphConfig(num_nodes=4, selection="sequence")
+    rows = graph_rows(data.test_rows(["kitchen"]), frames.in_map, None, data, graph)
+    assert rows[:, 0].tolist() == [1, 3, 5, 7]
+    assert all(sorted(row) == [1, 3, 5, 7] for row in rows.tolist())
