@@ -1,5 +1,6 @@
 """`relograph train` and `relograph eval` on scenes of a few photos, and the whole road from rooms to a table."""
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -105,6 +106,20 @@ def test_a_users_pairs_decide_what_is_copied(run: Path, root: Path, tmp_path: Pa
     assert table_row(done.stdout, "copy top-1")[2].startswith(f"{error:.2f} m")
 
 
+def test_a_users_pairs_decide_what_is_trained_on(root: Path, tmp_path: Path):
+    pairs = tmp_path / "pairs.txt"
+    names = [f"chess/seq-01/frame-{frame:06d}.color.png" for frame in range(6)]
+    pairs.write_text("".join(f"{query} {names[i - 1]}\n" for i, query in enumerate(names)))
+    arguments = ("--preset", "tiny", "--data", root, *QUICK, "--pairs", pairs)
+    done = invoke("train", *arguments, "--output", tmp_path / "run", "--scenes", "chess", cache=tmp_path)
+    assert done.exit_code == 0, done.output
+    assert "no pair" not in done.stderr
+    digest = hashlib.sha256(pairs.read_bytes()).hexdigest()
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["retrieval"].startswith(f"pairs {digest[:16]}, ")
+    both_scenes = invoke("train", *arguments, "--output", tmp_path / "both", cache=tmp_path)
+    assert f"warning: 6 of 12 training frames have no pair in {pairs}: they are no queries." in both_scenes.stderr
+
+
 def test_a_run_goes_on_with_the_same_settings_and_no_others(run: Path, root: Path):
     before = load_checkpoint(run / "best").sha256
     again = invoke("train", "--preset", "tiny", "--data", root, "--output", run, *QUICK, cache=run.parent)
@@ -202,6 +217,8 @@ def test_every_setting_is_listed_with_its_value_and_what_it_means():
         (("--preset", "tiny"), "expected --data with --preset tiny"),
         (("--preset", "pretrain", "--data", "rooms"), "expected no --data with --preset pretrain"),
         (("--preset", "tiny", "--set", "graph.strid=1"), "Did you mean 'graph.stride'?"),
+        (("--preset", "tiny", "--data", ".", "--pairs", "a", "--descriptors", "b"), "found both (a and b)"),
+        (("--preset", "tiny", "--data", ".", "--pairs", "a", "--set", "graph.selection=random"), "found random, which"),
         (("--preset", "tiny", "--data", "nowhere"), "nowhere: expected a scene, found nothing there"),
     ],
 )

@@ -303,6 +303,49 @@ def test_an_encoder_of_another_size_is_refused() -> None:
         copy_encoder(ResNet(16, blocks=(1, 1, 1, 1), width=8), ResNet(16, blocks=(2, 1, 1, 1), width=8))
 
 
+# A user's pairs
+
+
+def train_with_pairs(output: Path, data: RelocalizationData, pairs: Tensor) -> Trained:
+    return running.train_on_scenes(
+        TINY, data, ["kitchen"], output, fabric=make_fabric(), descriptors=random_descriptors(data, seed=9), pairs=pairs
+    )
+
+
+def test_pairs_in_the_order_of_the_descriptors_train_the_same_network(tmp_path: Path) -> None:
+    data, frames = tiny_data(), tiny_data().frames
+    queries = torch.arange(len(frames))
+    known = ~data.is_test & ~data.held_out
+    ranking = (random_descriptors(data), frames.scene_idx, frames.sequence_idx)
+    pairs = rank_references(queries, known, *ranking, length=4)  # two references, stride two
+    by_descriptors = tiny_training(tmp_path / "descriptors", data=data)
+    by_pairs = train_with_pairs(tmp_path / "pairs", data, pairs)
+    assert_same_weights(by_pairs.model.state_dict(), by_descriptors.model.state_dict())
+    assert curve(tmp_path / "pairs") == curve(tmp_path / "descriptors")
+    # A reference that is held out is passed over: the next ones move up.
+    with_held_out = torch.cat([data.held_out.nonzero()[:1].expand(len(frames), 1), pairs], dim=1)
+    again = train_with_pairs(tmp_path / "passed over", data, with_held_out)
+    assert_same_weights(again.model.state_dict(), by_descriptors.model.state_dict())
+    other = train_with_pairs(tmp_path / "other", data, pairs.flip(1))
+    assert not other.model.pose_head.weight.equal(by_descriptors.model.pose_head.weight)
+
+
+def test_a_frame_in_no_pair_is_not_learned_from(tmp_path: Path) -> None:
+    data = tiny_data(TWO_ROOMS)
+    pairs = torch.full((len(data.frames), 2), -1)
+    pairs[:4] = torch.tensor([[1, 2], [0, 2], [3, -1], [2, 0]])
+    in_no_pair = torch.zeros_like(data.is_test)
+    in_no_pair[5] = True
+    one, other = (
+        train_with_pairs(tmp_path / str(i), some, pairs)
+        for i, some in enumerate((data, with_other_frames(data, in_no_pair)))
+    )
+    assert_same_weights(one.model.state_dict(), other.model.state_dict())
+    assert [row["validation_loss"] for row in curve(tmp_path / "0")] == [None, None]  # nothing held out has a pair
+    with pytest.raises(DatasetError, match="expected pairs of training frames in kitchen, found none"):
+        train_with_pairs(tmp_path / "none", data, torch.full_like(pairs, -1))
+
+
 # Scenes with too few frames
 
 

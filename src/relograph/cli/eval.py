@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from relograph.cli.options import CacheOption, DescriptorsOption, DeviceOption, ScenesOption
+from relograph.cli.options import CacheOption, DescriptorsOption, DeviceOption, PairsOption, ScenesOption
 
 
 class Reading(StrEnum):
@@ -29,9 +29,7 @@ def eval_command(
         Path | None,
         typer.Option(metavar="FILE", help="Predictions, .csv or .csv.gz.", show_default="RUN/predictions.csv.gz"),
     ] = None,
-    pairs: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Your own list of lines 'query reference [score]'.")
-    ] = None,
+    pairs: PairsOption = None,
     descriptors: DescriptorsOption = None,
     device: DeviceOption = "cpu",
     cache: CacheOption = None,

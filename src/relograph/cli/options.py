@@ -43,6 +43,9 @@ DescriptorsOption = Annotated[
         "--descriptors", metavar="FILE", help="Your own descriptors, .npz or .safetensors, to find neighbours with."
     ),
 ]
+PairsOption = Annotated[
+    Path | None, typer.Option("--pairs", metavar="FILE", help="Your own list of lines 'query reference [score]'.")
+]
 CacheOption = Annotated[
     Path | None,
     typer.Option("--cache", metavar="DIR", help="Where decoded photos are kept.", show_default="~/.cache/relograph"),

@@ -5,7 +5,15 @@ from typing import Annotated
 
 import typer
 
-from relograph.cli.options import CacheOption, DescriptorsOption, DeviceOption, InitOption, ScenesOption, SetOption
+from relograph.cli.options import (
+    CacheOption,
+    DescriptorsOption,
+    DeviceOption,
+    InitOption,
+    PairsOption,
+    ScenesOption,
+    SetOption,
+)
 from relograph.cli.printing import printable
 
 
@@ -34,6 +42,7 @@ def train_command(
         typer.Option(metavar="FILE", help="Public ResNet34 weights, .safetensors or .pth, to start the encoder from."),
     ] = None,
     descriptors: DescriptorsOption = None,
+    pairs: PairsOption = None,
     device: DeviceOption = "cpu",
     cache: CacheOption = None,
     list_settings: Annotated[
@@ -76,6 +85,7 @@ def train_command(
             init=init,
             encoder_weights=encoder_weights,
             descriptors=descriptors,
+            pairs=pairs,
             device=device,
             cache=cache or default_cache(),
             warn=lambda note: typer.echo(printable(f"warning: {note}"), err=True),

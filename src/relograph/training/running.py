@@ -209,6 +209,17 @@ def fixed_loss(
     return float(pose_distance(answers.nodes * unit, absolute_targets(T_world_cam[:, 0])).mean())
 
 
+def paired_rows(
+    query_rows: Int[Tensor, "Q"], database: Bool[Tensor, "F"], pairs: Int[Tensor, "F L"]
+) -> tuple[Int[Tensor, "P"], Int[Tensor, "P L"]]:
+    """The queries that a user paired with rows of the database, and these rows, best first and -1 at the end."""
+    ranked = pairs[query_rows]
+    there = (ranked >= 0) & database[ranked.clamp_min(0)]
+    those_first = there.int().argsort(dim=1, descending=True, stable=True)
+    ranked, is_paired = ranked.masked_fill(~there, -1).gather(1, those_first), there.any(dim=1)
+    return query_rows[is_paired], ranked[is_paired]
+
+
 def training_stride(stride: int, database: Bool[Tensor, "F"], in_map: Bool[Tensor, "F"]) -> int:
     """The stride that leaves references as far apart as at test time, where the map alone is searched.
 
@@ -226,10 +237,15 @@ def train_on_scenes(
     *,
     fabric: "Fabric",
     descriptors: Float[Tensor, "F D"] | None,
+    pairs: Int[Tensor, "F L"] | None = None,
     encoder: ResNet | None = None,
     progress: Progress = SILENT,
 ) -> Trained:
-    """Train on the training frames of some scenes, starting from the weights of `encoder` where it is given."""
+    """Train on the training frames of some scenes, starting from the weights of `encoder` where it is given.
+
+    References are those of similar descriptors or, where a user gives `pairs`, the frames in them: for every frame its
+    references, best first, -1 where there are no more. Frames without any are no queries then.
+    """
     train_rows, validation_rows = data.train_rows(scene_names), data.validation_rows(scene_names)
     if len(train_rows) < 2:
         held_out = f" beside {len(validation_rows)} held out for validation" if len(validation_rows) else ""
@@ -247,9 +263,19 @@ def train_on_scenes(
     database[train_rows] = True
     if graph.references_from == "map":
         database &= frames.in_map
-    graph = replace(graph, stride=training_stride(graph.stride, database, frames.in_map))
-    ranked = train_rows.new_zeros(len(train_rows), 0)
-    if graph.selection == "retrieval":
+    references = frames.in_map & ~data.held_out & data.of_scenes(scene_names)  # of validation, as at test time
+    query_rows, ranked = train_rows, train_rows.new_zeros(len(train_rows), 0)
+    if pairs is not None:
+        query_rows, ranked = paired_rows(train_rows, database, pairs)
+        validation_rows, _ = paired_rows(validation_rows, references, pairs)
+        if not len(query_rows):
+            raise DatasetError(
+                f"expected pairs of training frames in {', '.join(scene_names)}, found none beside those that are held "
+                "out for validation. Add lines with training frames as queries and as references."
+            )
+    else:
+        graph = replace(graph, stride=training_stride(graph.stride, database, frames.in_map))
+    if graph.selection == "retrieval" and pairs is None:
         assert descriptors is not None
         ranked = rank_references(
             train_rows,
@@ -265,12 +291,12 @@ def train_on_scenes(
     batch_size = config.optim.batch_size
     source = SceneGraphs(
         frames,
-        train_rows,
+        query_rows,
         database,
         ranked,
         graph,
         batch_size,
-        config.optim.steps_per_epoch or math.ceil(len(train_rows) / batch_size),
+        config.optim.steps_per_epoch or math.ceil(len(query_rows) / batch_size),
         config.seed,
         with_overlap=config.retrieval.loss == "covisibility",
         rank=fabric.global_rank,
@@ -279,8 +305,12 @@ def train_on_scenes(
     validate = None
     if len(validation_rows):
         queries = evenly_spaced(validation_rows, MAX_VALIDATION_QUERIES)
-        references = frames.in_map & ~data.held_out & data.of_scenes(scene_names)
-        validation_graphs = graph_rows(queries, references, descriptors, data, config.graph, seed=config.seed)
+        if pairs is None:
+            validation_graphs = graph_rows(queries, references, descriptors, data, config.graph, seed=config.seed)
+        else:
+            _, of_queries = paired_rows(queries, references, pairs)
+            chosen = select_strided(of_queries, config.graph.num_references, config.graph.stride)
+            validation_graphs = torch.cat([queries[:, None], chosen], dim=1)
 
         def validate(objective: nn.Module) -> float:
             assert isinstance(objective, PoseObjective)

@@ -1,12 +1,15 @@
 """`relograph train`: a run folder with all that an evaluation needs."""
 
+import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from relograph.configuration import config_to_dict
+from relograph.errors import ConfigError
 from relograph.progress import SILENT, Progress
+from relograph.retrieval import read_pairs
 from relograph.scenes import open_scenes
 from relograph.training.config import TrainConfig
 from relograph.training.loop import make_fabric, read_log
@@ -42,12 +45,23 @@ def train_run(
     init: Path | None = None,
     encoder_weights: Path | None = None,
     descriptors: Path | None = None,
+    pairs: Path | None = None,
     device: str = "cpu",
     cache: Path,
     warn: Callable[[str], None],
     progress: Progress = SILENT,
 ) -> TrainRun:
-    """Train on the scenes of a data set; a run that was stopped goes on."""
+    """Train on the scenes of a data set; a run that was stopped goes on.
+
+    References are found by NetVLAD, by a user's descriptors or by a user's list of pairs.
+    """
+    if pairs is not None and descriptors is not None:
+        raise ConfigError(f"expected --pairs or --descriptors, found both ({pairs} and {descriptors}). Leave one out.")
+    if pairs is not None and config.graph.selection != "retrieval":
+        raise ConfigError(
+            f"expected graph.selection=retrieval with --pairs, found {config.graph.selection}, which takes no pairs. "
+            "Leave one of them out."
+        )
     scenes = open_scenes(root, scene_names)
     fabric = make_fabric(device, config.optim.precision)
     progress = progress if fabric.is_global_zero else SILENT
@@ -55,18 +69,30 @@ def train_run(
     workbench = set_up_workbench(
         scenes, config, cache=cache, start=start, device=fabric.device, descriptors=descriptors, progress=progress
     )
-    names = workbench.scene_names
+    names, frames = workbench.scene_names, workbench.data.frames
+    retrieval, of_frames = workbench.retrieval, None
+    if pairs is not None:
+        of_frames = read_pairs(pairs, frames.names, database=frames.in_map, scene_idx=frames.scene_idx)
+        of_frames = of_frames.to(fabric.device)
+        retrieval = f"pairs {hashlib.sha256(pairs.read_bytes()).hexdigest()[:16]}, {retrieval}"
     identity = {
         "config": config_to_dict(config),
         "scenes": list(names),
         "data": workbench.data.fingerprint,
         "start": start.fingerprint,
-        "retrieval": workbench.retrieval,
+        "retrieval": retrieval,
     }
     with claimed_run_folder(output, identity) if fabric.is_global_zero else nullcontext():
         if fabric.is_global_zero:
             for note in what_to_know(workbench, config, names):
                 warn(note)
+            if of_frames is not None:
+                rows = workbench.data.train_rows(names)
+                num_alone = int((of_frames[rows] < 0).all(dim=1).sum())
+                if num_alone:
+                    warn(
+                        f"{num_alone:,} of {len(rows):,} training frames have no pair in {pairs}: they are no queries."
+                    )
             # Once there is a checkpoint, the retriever beside it may be the one that was trained along.
             is_kept = has_checkpoint(output) and (output / "retriever").is_dir()
             if workbench.retriever is not None and not is_kept:
@@ -78,6 +104,7 @@ def train_run(
             output,
             fabric=fabric,
             descriptors=workbench.descriptors,
+            pairs=of_frames,
             encoder=start.encoder,
             progress=progress,
         )
