@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from relograph.localization.epipolar import TINY, EpipolarMatches
+from relograph.localization.epipolar import TINY, EpipolarMatches, Guess
 from relograph.localization.refinement import Fit, Prior, tukey_weight
 
 STEP = 0.03
@@ -70,15 +70,15 @@ def _curvature(
     Tukey's kernel for a spring, where it weakens with the error. The curvature is kept within bounds of it: positive.
     """
     size = np.sqrt(np.maximum(np.diag(gauss_newton), TINY))
-    rows = []
-    for i, step in enumerate(STEP * max(fit.noise_px, 1e-3) / size):
-        move = np.zeros(len(size))
-        move[i] = step
-        slopes = []
-        for guess in (fit.guess.moved_by(move), fit.guess.moved_by(-move)):
-            errors = matches.at(guess)
-            slopes.append(errors.jacobian() @ (weight * tukey_weight(errors.error_px, fit.width_px) * errors.error_px))
-        rows.append((slopes[0] - slopes[1]) / (2 * step))
+
+    def slope(guess: Guess) -> Float64[np.ndarray, "P"]:
+        errors = matches.at(guess)
+        pull = weight * tukey_weight(errors.error_px, fit.width_px) * errors.error_px
+        return np.asarray(errors.jacobian() @ pull)
+
+    here = slope(fit.guess)
+    steps = STEP * max(fit.noise_px, 1e-3) / size
+    rows = [(slope(fit.guess.moved_by(move)) - here) / move.sum() for move in np.diag(steps)]
     exact = np.stack(rows) / np.outer(size, size)
     values, vectors = np.linalg.eigh(gauss_newton / np.outer(size, size))
     seen = values > ROUNDING * values[-1]  # along the other directions there is no curvature at all

@@ -17,8 +17,8 @@ Kernel = Callable[[Float64[np.ndarray, "M"]], tuple[Float64[np.ndarray, "M"], Fl
 """From squared errors, in squared widths, to costs and weights."""
 
 MAX_STEPS, MAX_ROUNDS = 25, 6
-SETTLED, ROUGHLY_SETTLED = 1e-6, 1e-4
-"""When to stop: a step that saves a millionth of the errors' variance moves the answer by a thousandth of its standard
+SETTLED, ROUGHLY_SETTLED = 1e-5, 1e-4
+"""When to stop: a step that saves so little of the errors' variance moves the answer by 0.3 % of its standard
 deviation. On the way there, it is enough that a step saves little a match, by the width of the kernel."""
 ROUGH_WIDTHS = (8.0, 2.0)
 """Of Cauchy's kernel, in inlier limits."""

@@ -18,7 +18,7 @@ from relograph.localization.focal import LIKELY_LOG_FOCAL, LOG_FOCAL_SIGMA, NUM_
 from relograph.localization.refinement import Fit, Prior, approach, refine, robust_cost
 
 MIN_MATCHES = 8
-NUM_CONSENSUS, NUM_ROUGH = 2000, 400
+NUM_CONSENSUS, NUM_ROUGH = 1000, 400
 """Matches that RANSAC looks at, and those that rough guesses are made with; all of them are refined on."""
 MAX_TRIALS, MAX_TRIALS_OF_FOCAL = 5000, 400
 NUM_REFINED = 3
@@ -118,7 +118,8 @@ def solve_query_pose(
 
     reason = ""
     sigma = sureness(fit, problem.prior)
-    if not _tells_scale(fit, sigma):
+    scale_observable = _tells_scale(fit, sigma)
+    if not scale_observable:
         fit, prior = _fit_with_scale(problem, fit, start, start_sigma_m)
         sigma = sureness(fit, prior)
         whose = "a guess" if start is None else "that of the regressed pose"
@@ -140,7 +141,7 @@ def solve_query_pose(
     return SolverAnswer(
         T_world_cam=fit.guess.pose(),
         covariance=torch.from_numpy(sigma[:6, :6].copy()),
-        scale_observable=not reason,
+        scale_observable=scale_observable,
         num_inliers=num_inliers,
         inlier_mask=inlier_mask,
         num_inliers_by_ref=torch.from_numpy(np.bincount(problem.matches.ref_idx[inlier], minlength=len(ref_cameras))),
