@@ -38,6 +38,7 @@ def test_the_commands_are_those_that_the_documents_speak_of():
         ("experiments",),
         ("experiments", "list"),
         ("experiments", "run"),
+        ("experiments", "publish"),
         ("experiments", "report"),
         ("demo",),
         ("doctor",),

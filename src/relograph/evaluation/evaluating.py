@@ -8,7 +8,7 @@ from torch import Tensor
 
 from relograph.evaluation.predictions import NearestReference, Predictions, nearest_reference
 from relograph.geometry import Pose
-from relograph.graphs import PosedImages
+from relograph.graphs import PosedImages, target_units
 from relograph.localization import EdgeReading, interpolated_pose, query_pose
 from relograph.models import answer_graphs
 from relograph.progress import SILENT, Progress
@@ -57,7 +57,7 @@ def evaluate(
     finally:
         if num_rounds is not None:
             model.rounds = trained_rounds  # type: ignore[assignment]  # as it was
-    unit = torch.tensor([trained.metres_per_unit] * 3 + [1.0] * 3, device=rows.device)
+    unit = target_units(trained.metres_per_unit, rows.device)
     if not trained.config.model.predicts_edges:
         assert answers.nodes is not None
         said = answers.nodes.float() * unit
