@@ -73,14 +73,18 @@ def matched_room(
     ref_cameras: Sequence[Camera] | None = None,
     centers: np.ndarray | None = None,
     planar: bool = False,
+    turns: np.ndarray | None = None,
 ) -> MatchedRoom:
     """A query at the origin, references around it (or at `centers`), and points 1.5 to 4.5 m before them.
+
+    All look ahead, more or less; `turns` are rotation vectors of the query and of the references to look elsewhere.
 
     The references see the same points as far as they can, so that a point of the query has several matches.
     """
     ref_cameras = tuple(ref_cameras or [CAMERA] * num_refs)
     centers = rng.normal(0, [0.4, 0.16, 0.24], (len(ref_cameras), 3)) if centers is None else np.asarray(centers)
-    R = Rotation.from_rotvec(rng.normal(0, 0.12, (len(centers) + 1, 3))).as_matrix()
+    turns = rng.normal(0, 0.12, (len(centers) + 1, 3)) if turns is None else np.asarray(turns)
+    R = Rotation.from_rotvec(turns).as_matrix()
     points = rng.uniform([-2.5, -1.5, 1.5], [2.5, 1.5, 4.5], (6000, 3))
     if planar:
         points[:, 2] = 3.0 + 0.4 * points[:, 0]

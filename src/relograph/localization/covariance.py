@@ -44,9 +44,10 @@ def covariance(
 
     # What was known before pulls too, as much as its own uncertainty.
     variance = fit.noise_px**2 + added_variance
-    known = variance * np.diag(prior.precision() + _far_precision(fit))
+    far = np.diag(_far_precision(fit))
+    known = variance * (prior.precision() + far)
     H_inverse = _inverse(A + known)
-    matches_part = H_inverse @ (B + variance * known) @ H_inverse
+    matches_part = H_inverse @ (B + variance**2 * (prior.scatter() + far)) @ H_inverse
 
     J_ref = errors.jacobian_of_references()
     response = _inverse(gauss_newton + known)

@@ -6,7 +6,7 @@ on the right ones.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Float64
@@ -31,24 +31,35 @@ MAD_TO_SIGMA = 1.4826
 
 @dataclass(frozen=True)
 class Prior:
-    """What is known before any match is seen, as independent Gaussians; a sigma is infinite where nothing is."""
+    """What is known before any match is seen, as Gaussians; a sigma is infinite where nothing is."""
 
     center: Float64[np.ndarray, "3"]
     center_sigma_m: float
     log_focal: Float64[np.ndarray, "G"]
     log_focal_sigma: float
+    center_emphasis: Float64[np.ndarray, "3 3"] = field(default_factory=lambda: np.eye(3))
+    """How many times over the centre's prior counts, along each direction. More than once where the matches claim to
+    know more than they can, as those of references that are not exact do."""
 
-    def precision(self) -> Float64[np.ndarray, "P"]:
-        return np.concatenate(
-            [
-                np.zeros(3),
-                np.full(3, self.center_sigma_m**-2.0),
-                np.full(len(self.log_focal), self.log_focal_sigma**-2.0),
-            ]
-        )
+    def precision(self) -> Float64[np.ndarray, "P P"]:
+        """What the prior weighs in a fit."""
+        precision = np.zeros((6 + len(self.log_focal), 6 + len(self.log_focal)))
+        precision[3:6, 3:6] = self.center_emphasis * self.center_sigma_m**-2.0
+        precision[6:, 6:] = np.eye(len(self.log_focal)) * self.log_focal_sigma**-2.0
+        return precision
+
+    def scatter(self) -> Float64[np.ndarray, "P P"]:
+        """The covariance of the prior's pull: its precision, were it not for the emphasis."""
+        scatter = self.precision()
+        scatter[3:6, 3:6] = self.center_emphasis @ scatter[3:6, 3:6]
+        return scatter
 
     def offset(self, guess: Guess) -> Float64[np.ndarray, "P"]:
         return np.concatenate([np.zeros(3), guess.center - self.center, guess.log_focal - self.log_focal])
+
+    def cost(self, guess: Guess) -> float:
+        offset = self.offset(guess)
+        return float(offset @ self.precision() @ offset)
 
 
 @dataclass(frozen=True)
@@ -110,7 +121,7 @@ def robust_cost(
 ) -> float:
     """By which guesses are compared: squared errors up to the limit of an inlier, and what the prior says."""
     truncated = np.minimum(errors.error_px**2, max_error_px**2)
-    return float(weight @ truncated) + noise_px**2 * float(prior.precision() @ prior.offset(errors.guess) ** 2)
+    return float(weight @ truncated) + noise_px**2 * prior.cost(errors.guess)
 
 
 def _minimised(
@@ -132,7 +143,7 @@ def _minimised(
         return (
             errors,
             weight * kernel_weight,
-            width_px**2 * float(weight @ cost) + float(precision @ prior.offset(guess) ** 2),
+            width_px**2 * float(weight @ cost) + noise_px**2 * prior.cost(guess),
         )
 
     errors, pull, cost = look(guess)
@@ -140,8 +151,8 @@ def _minimised(
     for _ in range(MAX_STEPS):
         J = errors.jacobian()
         pulled = J * pull
-        H = pulled @ J.T + np.diag(precision)
-        slope = pulled @ errors.error_px + precision * prior.offset(guess)
+        H = pulled @ J.T + precision
+        slope = pulled @ errors.error_px + precision @ prior.offset(guess)
         diagonal = np.diag(H)
         stiffness = np.maximum(diagonal, 1e-9 * diagonal.max() + np.finfo(float).tiny)
         before = cost

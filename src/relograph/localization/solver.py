@@ -103,7 +103,8 @@ def solve_query_pose(
     _check(matches, T_world_ref, ref_cameras)
     T_world_ref = T_world_ref.detach().to("cpu", torch.float64)
     start = start if start is not None and _is_finite(start) else None
-    problem = _problem(matches, T_world_ref, query_camera, ref_cameras, max_error_px)
+    ref_sigma = (radians(ref_sigma_deg), ref_sigma_m)
+    problem = _problem(matches, T_world_ref, query_camera, ref_cameras, max_error_px, ref_sigma)
     num_given, num_usable = len(matches.query_xy), len(problem.matches)
     if num_usable < MIN_MATCHES:
         reason = f"{num_usable} of {num_given} matches are usable, and at least {MIN_MATCHES} are needed."
@@ -113,15 +114,12 @@ def solve_query_pose(
         reason = f"No reference has {SAMPLE} usable matches, and there is no regressed pose to begin with."
         return _no_answer(reason, num_given, query_camera, ref_cameras)
 
-    def sureness(fit: Fit, prior: Prior) -> Float64[np.ndarray, "P P"]:
-        return covariance(fit, prior, max_error_px, problem.query_point, radians(ref_sigma_deg), ref_sigma_m)
-
     reason = ""
-    sigma = sureness(fit, problem.prior)
+    sigma = problem.covariance(fit)
     scale_observable = _tells_scale(fit, sigma)
     if not scale_observable:
-        fit, prior = _fit_with_scale(problem, fit, start, start_sigma_m)
-        sigma = sureness(fit, prior)
+        problem, fit = _with_scale(problem, fit, start, start_sigma_m)
+        sigma = problem.covariance(fit)
         whose = "a guess" if start is None else "that of the regressed pose"
         reason = f"The references stand too close together, or too much in line, to tell the distance: it is {whose}."
 
@@ -164,14 +162,20 @@ class _Problem:
     query_point: Int64[np.ndarray, "M"]
     """Matches of the same point of the query have the same number."""
     max_error_px: float
+    ref_sigma: tuple[float, float]
+    """How well the references are known: radians, metres."""
     prior: Prior
-    """What is known of focal lengths; nothing of the pose."""
+    """What is known of focal lengths, and of the centre where matches do not tell it."""
 
     def approach(self, guess: Guess) -> Guess:
         return approach(self.matches, self.weight, guess, self.prior, self.max_error_px)
 
     def refine(self, guess: Guess) -> Fit:
         return refine(self.matches, self.weight, guess, self.prior, self.max_error_px)
+
+    def covariance(self, fit: Fit, *, exact_references: bool = False) -> Float64[np.ndarray, "P P"]:
+        ref_sigma = (0.0, 0.0) if exact_references else self.ref_sigma
+        return covariance(fit, self.prior, self.max_error_px, self.query_point, *ref_sigma)
 
     def sample(self, num: int, rng: np.random.Generator) -> "_Problem":
         """The problem with so many of its matches, drawn by their weights."""
@@ -203,6 +207,7 @@ def _problem(
     query_camera: Camera | UnknownFocal,
     ref_cameras: Sequence[Camera | UnknownFocal],
     max_error_px: float,
+    ref_sigma: tuple[float, float],
 ) -> _Problem:
     """What is left of the matches without those that are not finite, have no weight or no ray, or are there twice."""
     query_xy, ref_xy = _float64(matches.query_xy), _float64(matches.ref_xy)
@@ -233,6 +238,7 @@ def _problem(
         weight=weight * (weight.sum() / (weight**2).sum()) if len(kept) else weight,
         query_point=np.cumsum(new_point) - 1,
         max_error_px=max_error_px,
+        ref_sigma=ref_sigma,
         prior=Prior(np.zeros(3), np.inf, np.full(rays.num_groups, LIKELY_LOG_FOCAL), LOG_FOCAL_SIGMA),
     )
 
@@ -280,8 +286,8 @@ def _tells_scale(fit: Fit, sigma: Float64[np.ndarray, "P P"]) -> bool:
     return center_sigma_m <= MAX_SCALE_SIGMA * distance_to_references(fit)
 
 
-def _fit_with_scale(problem: _Problem, fit: Fit, start: Pose | None, start_sigma_m: float) -> tuple[Fit, Prior]:
-    """The fit with a distance from elsewhere, and what it rests on.
+def _with_scale(problem: _Problem, fit: Fit, start: Pose | None, start_sigma_m: float) -> tuple[_Problem, Fit]:
+    """The problem and its fit with a distance from elsewhere.
 
     Matches still tell the direction in which the query stands from the references. The distance is the regressed
     pose's; without one, such that things are as far away as they usually are.
@@ -291,11 +297,10 @@ def _fit_with_scale(problem: _Problem, fit: Fit, start: Pose | None, start_sigma
     middle = errors.matches.ref_center[:, heard].mean(axis=1)
     away = fit.guess.center - middle
     away = away / max(float(np.linalg.norm(away)), TOUCHING_M)
-    median_inverse_depth = float(np.median(errors.inverse_depth()[heard]))
-    typical_m = TYPICAL_DEPTH_M * median_inverse_depth * distance_to_references(fit)
-    typical_m = float(np.clip(typical_m, NEAREST_M, TYPICAL_DEPTH_M))
     if start is None:
-        distance_m, start_sigma_m = typical_m, typical_m
+        median_inverse_depth = float(np.median(errors.inverse_depth()[heard]))
+        distance_m = TYPICAL_DEPTH_M * median_inverse_depth * distance_to_references(fit)
+        distance_m = start_sigma_m = float(np.clip(distance_m, NEAREST_M, TYPICAL_DEPTH_M))
     else:
         start_center = Guess.at(start, fit.guess.log_focal).center
         distance_m = max(abs(float(away @ (start_center - middle))), NEAREST_M)
@@ -303,9 +308,18 @@ def _fit_with_scale(problem: _Problem, fit: Fit, start: Pose | None, start_sigma
     sides = [replace(fit.guess, center=middle + side * distance_m * away) for side in (1.0, -1.0)]
     guess = max(sides, key=lambda guess: int(problem.inliers(problem.matches.at(guess)).sum()))
     center = guess.center if start is None else start_center
-    problem = replace(problem, prior=replace(problem.prior, center=center, center_sigma_m=start_sigma_m))
-    fits = [problem.refine(problem.approach(begin)) for begin in (guess, replace(guess, center=center))]
-    return min(fits, key=lambda fit: fit.cost), problem.prior
+    with_prior = replace(problem, prior=replace(problem.prior, center=center, center_sigma_m=start_sigma_m))
+    begins = (guess, replace(guess, center=center))
+    fit = min((with_prior.refine(with_prior.approach(begin)) for begin in begins), key=lambda fit: fit.cost)
+
+    # To the fit, references are exact. Where their errors make most of the uncertainty, what the matches say about the
+    # centre counts for too much, and the prior has to count for as many times more.
+    exact, inexact = (problem.covariance(fit, exact_references=exact)[3:6, 3:6] for exact in (True, False))
+    variances, directions = np.linalg.eigh(inexact)
+    emphasis = variances / np.einsum("ik,ij,jk->k", directions, exact, directions)
+    prior = replace(with_prior.prior, center_emphasis=(directions * np.maximum(emphasis, 1.0)) @ directions.T)
+    with_prior = replace(with_prior, prior=prior)
+    return with_prior, with_prior.refine(fit.guess)
 
 
 def _beats_chance(num_inliers: int, problem: _Problem, ref_cameras: Sequence[Camera | UnknownFocal]) -> bool:

@@ -13,7 +13,7 @@ def choose_spread_references(
     similarity: Float[Tensor, "C"],
     num: int,
     *,
-    spread_weight: float = 0.5,
+    spread_weight: float = 0.3,
     near_m: float | None = None,
 ) -> Int[Tensor, "chosen"]:
     """Up to `num` of C candidates, as indices in the order of their choice: similar to the query, and spread out.
@@ -22,11 +22,12 @@ def choose_spread_references(
 
         similarity - spread_weight * redundancy,
 
-    with similarities scaled to [0, 1] over the candidates: one that stands apart is preferred to one in a bunch whose
-    similarity is up to `spread_weight` more. Redundancy is 1 beside a chosen reference that looks the same way, 1/2
-    where it looks elsewhere from the same place (another view, but no baseline), and falls to 0 over a distance of
-    `near_m`. By default that is half of the 80th percentile of the distances between candidates, so that rooms and
-    streets have their own scale. Candidates whose pose or similarity is not finite are never chosen.
+    with similarities as shares of the best one: one that stands apart is preferred to one in a bunch if it loses less
+    than `spread_weight` of the best similarity. Similarities are cosines, or others that are about 0 for images that
+    have nothing in common. Redundancy is 1 beside a chosen reference that looks the same way, 1/2 where it looks
+    elsewhere from the same place (another view, but no baseline), and falls to 0 over a distance of `near_m`. By
+    default that is half of the 80th percentile of the distances between candidates, so that rooms and streets have
+    their own scale. Candidates whose pose or similarity is not finite are never chosen.
 
     Example:
         >>> centers = torch.tensor([[0.0, 0, 0], [0.01, 0, 0], [0.02, 0, 0], [1.0, 0, 0], [2.0, 0, 0]])
@@ -44,8 +45,8 @@ def choose_spread_references(
     if not len(candidates) or not num:
         return candidates[:0]
     T_world_ref, similarity = T_world_ref[candidates].detach(), similarity[candidates].detach().double()
-    least, most = similarity.aminmax()
-    score = (similarity - least) / (most - least).clamp_min(torch.finfo(torch.float64).tiny)
+    most = similarity.max()
+    score = (similarity - most) / most.abs().clamp_min(torch.finfo(torch.float64).tiny)
     redundancy = _redundancy(T_world_ref, near_m)  # [U, U]
     penalty = torch.zeros_like(score)
     chosen: list[int] = []
