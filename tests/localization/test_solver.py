@@ -332,6 +332,19 @@ def test_the_regressed_scale_takes_over_where_none_is_seen(spread_m):
     assert np.sqrt(along @ answer.covariance[3:, 3:].numpy() @ along) == pytest.approx(0.03, rel=0.2)
 
 
+def test_an_unknown_that_no_match_sees_is_survived():
+    """The centre along x, exactly: its slopes are all zero."""
+    room = matched_room(np.random.default_rng(40), num_refs=1, centers=[[1.0, 0.0, 0.0]], turns=np.zeros((2, 3)))
+    answer = room.solve()
+    assert_sound(answer)
+    assert not answer.scale_observable
+    assert_allclose(error(answer, room)[0], 0, atol=1e-6)
+    assert_allclose(answer.T_world_cam.t[1:], 0, atol=1e-6)
+    deviations = answer.covariance[3:, 3:].diagonal().sqrt()
+    assert deviations[0] > 0.3
+    assert (deviations[1:] < 0.02).all()
+
+
 def test_references_in_line_with_the_query_do_not_tell_how_far_it_is():
     rng = np.random.default_rng(17)
     direction = np.array([0.5, 0.1, 0.3])

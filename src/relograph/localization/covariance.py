@@ -7,7 +7,7 @@ from relograph.localization.epipolar import TINY, EpipolarMatches, Guess
 from relograph.localization.refinement import Fit, Prior, tukey_weight
 
 STEP = 0.03
-"""Of a difference: a share of the standard deviation, or so."""
+"""Of a difference: a share of the standard deviation, or so, and at most that of a radian and of a metre."""
 LEAST_CURVATURE = 0.1
 ROUNDING = 1e-12
 FAR = 10.0
@@ -70,7 +70,8 @@ def _curvature(
     Gauss and Newton's approximation J^T W J takes the noise in J for signal, where parallax is small, and the pull of
     Tukey's kernel for a spring, where it weakens with the error. The curvature is kept within bounds of it: positive.
     """
-    size = np.sqrt(np.maximum(np.diag(gauss_newton), TINY))
+    size = np.sqrt(np.diag(gauss_newton))
+    size = np.maximum(size, 1e-9 * size.max() + 1e-12)  # some unknowns may be seen by no match
 
     def slope(guess: Guess) -> Float64[np.ndarray, "P"]:
         errors = matches.at(guess)
@@ -78,7 +79,7 @@ def _curvature(
         return np.asarray(errors.jacobian() @ pull)
 
     here = slope(fit.guess)
-    steps = STEP * max(fit.noise_px, 1e-3) / size
+    steps = np.minimum(STEP * max(fit.noise_px, 1e-3) / size, STEP)
     rows = [(slope(fit.guess.moved_by(move)) - here) / move.sum() for move in np.diag(steps)]
     exact = np.stack(rows) / np.outer(size, size)
     values, vectors = np.linalg.eigh(gauss_newton / np.outer(size, size))

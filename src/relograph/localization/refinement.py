@@ -154,7 +154,7 @@ def _minimised(
         H = pulled @ J.T + precision
         slope = pulled @ errors.error_px + precision @ prior.offset(guess)
         diagonal = np.diag(H)
-        stiffness = np.maximum(diagonal, 1e-9 * diagonal.max() + np.finfo(float).tiny)
+        stiffness = np.maximum(diagonal, 1e-9 * diagonal.max() + 1e-12)  # some unknowns may be seen by no match
         before = cost
         while damping < 1e8:
             trial = guess.moved_by(-np.linalg.solve(H + damping * np.diag(stiffness), slope))
