@@ -1,6 +1,17 @@
-"""From a network's answers to poses."""
+"""From what networks say about edges and matches to the pose of a query."""
 
 from relograph.localization.from_edges import EdgeReading, query_pose
 from relograph.localization.interpolation import interpolated_pose
+from relograph.localization.solver import MatchedPoints, SolverAnswer, UnknownFocal, solve_query_pose
+from relograph.localization.spread import choose_spread_references
 
-__all__ = ["EdgeReading", "interpolated_pose", "query_pose"]
+__all__ = [
+    "EdgeReading",
+    "MatchedPoints",
+    "SolverAnswer",
+    "UnknownFocal",
+    "choose_spread_references",
+    "interpolated_pose",
+    "query_pose",
+    "solve_query_pose",
+]
