@@ -1,8 +1,9 @@
 """From what networks say about edges and matches to the pose of a query."""
 
+from relograph.localization.focal import UnknownFocal
 from relograph.localization.from_edges import EdgeReading, query_pose
 from relograph.localization.interpolation import interpolated_pose
-from relograph.localization.solver import MatchedPoints, SolverAnswer, UnknownFocal, solve_query_pose
+from relograph.localization.solver import MatchedPoints, SolverAnswer, solve_query_pose
 from relograph.localization.spread import choose_spread_references
 
 __all__ = [
