@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -60,7 +60,7 @@ ACCEPTED_LICENCES = {
     "cc0": "CC0-1.0",
     "cc0-1.0": "CC0-1.0",
     "expat": "MIT",
-    "free-art-license": "LAL-1.2",
+    "free-art-license": "LAL-1.3",
     "gpl-2": "GPL-2.0-only",
     "gpl-2+": "GPL-2.0-or-later",
     "gpl-3": "GPL-3.0-only",
@@ -80,12 +80,12 @@ ACCEPTED_LICENCES = {
 NO_COLOURS = re.compile(
     r"(^|[_\-. ])(nm|n|nor|norm|nrm|normal|normals|normalmap|bump|bumpmap|gloss|spec|specular|sm|sc|gm|glow|hm|height|"
     r"displacement|roughness|metalness|luma|pants|shirt|mask|colormask|alpha|ao|ibl|reflect|local|lm|lightmap|depth)"
-    r"[0-9]*([_\-. ]|$)|normal\.|_norm|bump\."
+    r"[0-9]*([_\-. ]|$)|normal\.|_norm|bump\.|dudv"
 )
 """File names (without folders, lower case) of what is no picture: normal, height, gloss and other maps."""
 NO_SURFACES = re.compile(
-    r"(?<!beru)sky|cloud|flare|explo|smoke|spark|particle|sprite|font|icon|logo|cursor|button|/gui|hud[_/]|menu|splash|screenshot|"
-    r"levelshot|preview|thumb|radar|minimap|caustic|shadow|blood|gore|flesh|meat|skull|gib[s_.]|corpse|flame|lava|slime|"
+    r"(?<!beru)sky|skies|cloud|flare|explo|smoke|spark|particle|sprite|font|icon|logo|cursor|button|/gui|hud[_/]|menu|splash|screenshot|sshot|"
+    r"levelshot|preview|thumb|radar|minimap|caustic|shadow|blood|gore|flesh|meat|skull|gib[s_.]|corpse|flame|lava|magma|slime|"
     r"portal|telep|jump|launch|spawn|decal|glow|light[0-9_.s]|lamp|wheel|tire|skin[._]|hair|/help/|loading|banner"
 )
 """Paths (lower case) of what does not belong on the walls of a room."""
@@ -116,7 +116,7 @@ SOURCES = (
     # Photographs and paintings: crops at several scales.
     Source("krank", r"/level-[0-9]+\.jpg", 60, crops=2, licence="public domain", evidence="License: Public Domain"),
     Source("mate-backgrounds", r"/nature/|elephants\.jpg", 40, crops=4),
-    Source("plasma-workspace-wallpapers", r"/images/\d+x\d+", 45, crops=3),
+    Source("plasma-workspace-wallpapers", r"/images/(2560x1600|3200x2000|3840x2160|5120x2880)", 45, crops=3),
     Source("lomiri-wallpapers-16.04", r"backgrounds/.*jpg", 50, crops=4),
     Source("lomiri-wallpapers-20.04", r"backgrounds/.*jpg", 12, crops=4),
     Source("lxqt-themes", r"wallpapers/", 12, crops=3, leave="_arch|not-windows"),
@@ -139,17 +139,40 @@ SOURCES = (
         "sweethome3d-furniture",
         r"\.sh3f/",
         110,
-        leave="reallusion|euro|mannequin|phone|head|dog|cat[^a-z]|cow|rabbit|hand|glove|robe|shoe|camera|truck|ps4|videoproj",
+        leave="reallusion|euro|mannequin|phone|head|dog|cow|hand|robe|shoe|camera|ps4|texture\\.|clothes|flipper|bike|"
+        "thermometer|fishes|hamburger|fireplace|crate|leaves",
     ),
-    Source("ufoai-textures", r"textures/tex_(?!anim|common|lights|ufo|alienb|vehicles|terrain)", 230),
-    Source("supertuxkart-data", r"/data/(textures|library|tracks)/", 90, leave="trail|flag|_ibl|cocktail"),
+    Source(
+        "ufoai-textures",
+        r"textures/tex_(?!anim|common|lights|ufo|alienb|vehicles|terrain)",
+        230,
+        leave="helipad|billiard|clothes|route",
+    ),
+    Source(
+        "supertuxkart-data",
+        r"/data/(textures|library|tracks)/",
+        90,
+        leave="trail|flag|_ibl|cocktail|engine|fruit|minigolf",
+    ),
     Source("berusky2-data", r"/textures/", 55),
-    Source("nexuiz-textures", r"textures/", 45, licence="GPL-2.0-or-later", evidence=GPL_2_PLUS_WORDS),
+    Source(
+        "nexuiz-textures",
+        r"textures/",
+        45,
+        leave="/water|/tutorial|flag|/wf",
+        licence="GPL-2.0-or-later",
+        evidence=GPL_2_PLUS_WORDS,
+    ),
     Source("openarena-081-textures", r"textures/", 45, leave="clown|proto2|skies|liquids|organics|sfx"),
     Source("openarena-oacmp1", r"textures/", 15, leave="_sfx|akom"),
     Source("cube2-data", r"packages/", 35, leave="/base/|virtual|license|cyber|/models/"),
-    Source("torcs-data", r"/tracks/|/data/textures/", 50, leave="background|^tr-|asphalt|truck|oil|water|torcs[0-9]"),
-    Source("castle-game-engine-doc", r"textures/", 20),
+    Source(
+        "torcs-data",
+        r"/tracks/|/data/textures/",
+        50,
+        leave="background|/tr-|asphalt|truck|oil|water|torcs[0-9]|pass[0-9]|pits|curb|improve",
+    ),
+    Source("castle-game-engine-doc", r"textures/", 20, leave="test_"),
     Source("extremetuxracer-data", r"/terrains/", 16),
     Source("megaglest-data", r"/tilesets/.*(stone|grass|road|ground|surface)", 14),
     Source("scorched3d-data", r"/textures/landscape/", 12),
@@ -231,38 +254,56 @@ def accepted_licence(expression: str) -> str | None:
     return None
 
 
-def matches(pattern: str, path: str) -> bool:
-    """Whether a DEP-5 pattern fits a path of an unpacked package.
+def tails(pattern: str) -> list[str]:
+    """A DEP-5 pattern and its ends that are still telling: names of files, or of two folders before a wildcard.
 
-    Patterns speak of the source package, whose folders are installed elsewhere, so the end of the path has to fit.
+    Patterns speak of the source package, whose folders may be installed elsewhere.
 
     Example:
-        >>> matches("nature/*.jpg", "usr/share/backgrounds/mate/nature/Aqua.jpg")
-        True
+        >>> tails("data/base/pics/art.png")
+        ['data/base/pics/art.png', 'base/pics/art.png', 'pics/art.png', 'art.png']
+        >>> tails("data/base/pics/*")
+        ['data/base/pics/*', 'base/pics/*']
     """
-    pattern = re.escape(pattern.removeprefix("./")).replace(r"\*", ".*").replace(r"\?", ".")
-    return re.search(rf"(^|/){pattern}$", path) is not None
+    parts = pattern.removeprefix("./").split("/")
+    wild = [number for number, part in enumerate(parts) if "*" in part or "?" in part]
+    last = wild[0] - 2 if wild else len(parts) - 1
+    return ["/".join(parts[first:]) for first in range(max(last, 0) + 1)]
 
 
-def grant_of(path: str, paragraphs: Sequence[Paragraph]) -> Grant | None:
-    """The licence of a file by a DEP-5 copyright file, or None where it is not accepted or not clear."""
-    # A file in an archive may be named as if the archive were a folder.
-    names = {path, re.sub(r"\.(sh3f|pk3|zip|jar)/", "/", path)}
-    default = [p for p in paragraphs if "*" in p.patterns]
-    special = [
-        p
-        for p in paragraphs
-        if any(matches(pattern, name) for pattern in p.patterns if pattern not in ("*", "debian/*") for name in names)
-    ]
-    if not special:  # some packages install single files without the folder that the copyright file names
-        file_name = path.rsplit("/", 1)[-1]
-        special = [p for p in paragraphs if any(pattern.rsplit("/", 1)[-1] == file_name for pattern in p.patterns)]
-    candidates = special or default[-1:]
-    # The last paragraph counts, but a file for which any of them asks for something else is unclear.
-    licences = [accepted_licence(p.licence) for p in candidates]
-    if not licences or None in licences:
-        return None
-    return Grant(str(licences[-1]), candidates[-1].copyright)
+def grants_of(paths: Sequence[str], paragraphs: Sequence[Paragraph]) -> dict[str, Grant]:
+    """The licences of files of an unpacked package; a file whose licence is not accepted or not clear has none."""
+    by_end: dict[str, list[str]] = {}
+    for path in paths:
+        # A file in an archive may be named as if the archive were a folder.
+        for name in dict.fromkeys([path, re.sub(r"\.(sh3f|pk3|zip|jar)/", "/", path)]):
+            parts = name.split("/")
+            for first in range(len(parts)):
+                by_end.setdefault("/".join(parts[first:]), []).append(path)
+    special: dict[str, list[Paragraph]] = {}
+    for paragraph in paragraphs:
+        for pattern in set(paragraph.patterns) - {"*", "debian/*"}:
+            # The longest end that fits any file decides which ones are meant.
+            fitting = next(filter(None, (files_that_fit(tail, by_end) for tail in tails(pattern))), set[str]())
+            for path in fitting:
+                special.setdefault(path, []).append(paragraph)
+    default = [paragraph for paragraph in paragraphs if "*" in paragraph.patterns][-1:]
+    grants = {}
+    for path in paths:
+        candidates = special.get(path, default)
+        licences = [accepted_licence(paragraph.licence) for paragraph in candidates]
+        # The last paragraph counts, but a file for which any of them asks for something else is unclear.
+        if licences and all(licences):
+            grants[path] = Grant(str(licences[-1]), candidates[-1].copyright)
+    return grants
+
+
+def files_that_fit(pattern: str, by_end: Mapping[str, Sequence[str]]) -> set[str]:
+    """The files that have an end which a DEP-5 pattern fits; its wildcards fit slashes too."""
+    if "*" not in pattern and "?" not in pattern:
+        return set(by_end.get(pattern, ()))
+    expression = re.compile(re.escape(pattern).replace(r"\*", ".*").replace(r"\?", "."))
+    return {path for end, paths in by_end.items() if expression.fullmatch(end) for path in paths}
 
 
 # Packages
@@ -536,17 +577,22 @@ def choose_from(source: Source, root: Path, version: str, choice: Choice) -> Non
         choice.left_out["licence not found any more"] += 1
         return
     before = len(choice.tiles)
-    files = [file for file in pictures_in(root) if fits(source, file.path)]
+    pictures = list(pictures_in(root))
+    if source.licence is None:
+        grants = grants_of([picture.path for picture in pictures], paragraphs)
+    else:
+        grants = {picture.path: Grant(source.licence, "") for picture in pictures}
     # In an order that mixes the package's folders, and is the same everywhere.
-    for file in sorted(files, key=lambda file: hashlib.sha256(file.path.encode()).digest()):
+    for picture in sorted(pictures, key=lambda picture: hashlib.sha256(picture.path.encode()).digest()):
         room = source.limit - (len(choice.tiles) - before)
         if room <= 0:
             break
-        grant = Grant(source.licence, "") if source.licence else grant_of(file.path, paragraphs)
-        if grant is None:
-            choice.left_out["licence"] += 1
+        if not fits(source, picture.path):
+            continue
+        if picture.path in grants:
+            choice.add_file(source, version, picture, grants[picture.path], room)
         else:
-            choice.add_file(source, version, file, grant, room)
+            choice.left_out["licence"] += 1
 
 
 def choose_all(sources: Sequence[Source], downloads: Path | None) -> list[Tile]:

@@ -52,31 +52,36 @@ License: CC0
 """
 
 
-@pytest.mark.parametrize(
-    ("path", "licence", "holder"),
-    [
-        ("usr/share/game/floor.png", "GPL-2.0-or-later", "2010, the team"),
-        ("usr/share/game/skies/philo/noon.png", None, None),
-        ("usr/share/game/data.pk3/walls/brick.png", "CC-BY-SA-3.0", "Ann; Ben"),
-        ("usr/share/game/walls/tile7.png", "CC-BY-SA-3.0", "Ann; Ben"),
-        ("usr/share/game/walls/tile77.png", "GPL-2.0-or-later", "2010, the team"),
-        ("usr/share/pictures/brick.png", "CC-BY-SA-3.0", "Ann; Ben"),  # installed without its folder
-        ("usr/share/lib/Kator.sh3f/kator/chair.png", "CC0-1.0", "Kator"),
-    ],
-)
-def test_the_paragraph_that_names_a_file_gives_its_licence(packing, path, licence, holder):
-    grant = packing.grant_of(path, packing.parse_dep5(COPYRIGHT))
-    assert (grant and grant.licence, grant and grant.copyright) == (licence, holder)
+def test_the_paragraph_that_names_a_file_gives_its_licence(packing):
+    expected = {
+        "usr/share/game/floor.png": ("GPL-2.0-or-later", "2010, the team"),
+        "usr/share/game/skies/philo/noon.png": None,
+        "usr/share/game/data.pk3/walls/brick.png": ("CC-BY-SA-3.0", "Ann; Ben"),
+        "usr/share/game/walls/tile7.png": ("CC-BY-SA-3.0", "Ann; Ben"),
+        "usr/share/game/walls/tile77.png": ("GPL-2.0-or-later", "2010, the team"),
+        "usr/share/game/roofs/brick.png": ("GPL-2.0-or-later", "2010, the team"),  # another one of that name
+        "usr/share/lib/Kator.sh3f/kator/chair.png": ("CC0-1.0", "Kator"),
+    }
+    grants = packing.grants_of(list(expected), packing.parse_dep5(COPYRIGHT))
+    found = {path: (grants[path].licence, grants[path].copyright) if path in grants else None for path in expected}
+    assert found == expected
+
+
+@pytest.mark.parametrize("pattern", ["16.04/art.png", "data/base/pics/*", "data/base/pics/art.p?g"])
+def test_a_file_is_recognized_where_the_package_installs_it_elsewhere(packing, pattern):
+    paragraphs = packing.parse_dep5(COPYRIGHT.replace("walls/brick.png", pattern))
+    grants = packing.grants_of(["usr/share/game/base/pics/art.png"], paragraphs)
+    assert grants["usr/share/game/base/pics/art.png"].licence == "CC-BY-SA-3.0"
 
 
 def test_a_file_that_no_paragraph_names_is_left_out(packing):
     paragraphs = packing.parse_dep5(COPYRIGHT.replace("Files: *", "Files: src/*"))
-    assert packing.grant_of("usr/share/game/floor.png", paragraphs) is None
+    assert packing.grants_of(["usr/share/game/floor.png"], paragraphs) == {}
 
 
 def test_a_file_whose_paragraphs_disagree_is_left_out(packing):
     paragraphs = packing.parse_dep5(COPYRIGHT + "\nFiles: skies/philo/dawn.png\nCopyright: Cat\nLicense: CC0\n")
-    assert packing.grant_of("usr/share/game/skies/philo/dawn.png", paragraphs) is None
+    assert packing.grants_of(["usr/share/game/skies/philo/dawn.png"], paragraphs) == {}
 
 
 @pytest.mark.parametrize(
