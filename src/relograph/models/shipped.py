@@ -1,0 +1,159 @@
+"""MatchGNN as users meet it: weights in half precision, checked byte by byte, with what is needed to trust them."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from relograph.configuration import config_from_dict, config_to_dict
+from relograph.errors import CheckpointError, ConfigError
+from relograph.models.checkpoint import INDEX_FILE, load_checkpoint, load_into, save_checkpoint
+from relograph.models.match_gnn import MatchConfig, MatchGNN
+
+SHIPPED_WEIGHTS = Path(__file__).parent.parent / "weights" / "matchgnn"
+CALIBRATION_FILE = "calibration.json"
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How sure an answer is, learned from answers in validation rooms: a logistic regression on a few signs.
+
+    The log odds that an answer is right are `bias` plus the signs times their weights.
+    """
+
+    weight_by_sign: Mapping[str, float]
+    bias: float
+    threshold: float
+    """Answers that are less likely right than this are refused."""
+    network_sha256: str
+    """Of the weights that gave the answers."""
+    num_answers: int
+    """That it was learned from."""
+
+
+@dataclass(frozen=True)
+class LoadedMatchGNN:
+    """A network that is ready to answer."""
+
+    model: MatchGNN
+    """In evaluation mode, in float32 on the CPU."""
+    sha256: str
+    """Of the weights; features of a map belong to one such number."""
+    metadata: dict[str, object]
+    calibration: Calibration | None = None
+    """None where nobody has calibrated these weights."""
+
+
+def load_match_gnn(folder: Path | None = None) -> LoadedMatchGNN:
+    """The network in `folder`, or the one that is part of the package."""
+    if folder is None:
+        folder = SHIPPED_WEIGHTS
+        if not (folder / INDEX_FILE).exists():
+            raise CheckpointError(
+                f"{folder}: expected the weights of MatchGNN in the package, found none: this build has none. "
+                "Give --weights DIR, a folder that a training wrote."
+            )
+    checkpoint = load_checkpoint(folder)
+    model = _model_of(_saved_config(folder, checkpoint.metadata), checkpoint.tensors, where=str(folder))
+    calibration = _read_calibration(folder / CALIBRATION_FILE, checkpoint.sha256)
+    return LoadedMatchGNN(model, checkpoint.sha256, checkpoint.metadata, calibration)
+
+
+def save_match_gnn(
+    folder: Path, model: MatchGNN, metadata: Mapping[str, object], *, dtype: torch.dtype = torch.float16
+) -> str:
+    """Writes the network's weights, rounded to `dtype`, and returns their SHA-256.
+
+    The size of the network is saved with `metadata`, as its `config.model`. A calibration that is there already stays
+    only if it belongs to the same weights.
+    """
+    tensors = {name: _rounded(name, tensor, dtype) for name, tensor in model.state_dict().items()}
+    config = metadata.get("config")
+    config = dict(config) if isinstance(config, Mapping) else {}
+    save_checkpoint(folder, tensors, {**metadata, "config": {**config, "model": config_to_dict(model.config)}})
+    sha256 = load_checkpoint(folder).sha256
+    try:
+        _read_calibration(folder / CALIBRATION_FILE, sha256)
+    except CheckpointError:
+        (folder / CALIBRATION_FILE).unlink()
+    return sha256
+
+
+def save_calibration(folder: Path, calibration: Calibration) -> None:
+    """Writes the calibration beside the weights in `folder`, to which it must belong."""
+    sha256 = load_checkpoint(folder).sha256
+    if calibration.network_sha256 != sha256:
+        raise _belongs_elsewhere(folder / CALIBRATION_FILE)
+    text = json.dumps(asdict(calibration), indent=2, sort_keys=True, allow_nan=False) + "\n"
+    partial = folder / f"{CALIBRATION_FILE}.partial"
+    partial.write_text(text)
+    partial.replace(folder / CALIBRATION_FILE)
+
+
+def _rounded(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    if not tensor.is_floating_point():
+        return tensor
+    rounded = tensor.detach().to(dtype)
+    if not rounded.isfinite().all():
+        raise CheckpointError(
+            f"expected weights that {dtype} can hold, found in {name} values up to {tensor.abs().max():.3g}. "
+            "Save them in float32, or train with weight decay."
+        )
+    return rounded
+
+
+def _model_of(config: MatchConfig, tensors: Mapping[str, Tensor], where: str) -> MatchGNN:
+    """The network with these weights, without the seconds that random ones would take."""
+    with torch.device("meta"):
+        model = MatchGNN(config)
+    model = model.to_empty(device="cpu").float()
+    load_into(model, tensors, where)
+    return model.eval().requires_grad_(False)
+
+
+def _saved_config(folder: Path, metadata: Mapping[str, object]) -> MatchConfig:
+    config = metadata.get("config")
+    values = config.get("model") if isinstance(config, Mapping) else None
+    if not isinstance(values, Mapping):
+        raise CheckpointError(
+            f"{folder}: expected the weights of a MatchGNN with its configuration, found a checkpoint without one. "
+            "Choose the folder `weights` of a training with --preset matchgnn."
+        )
+    try:
+        return config_from_dict(MatchConfig, values)
+    except ConfigError as error:
+        raise CheckpointError(
+            f"{folder}: expected the configuration of a MatchGNN, found another: {error} "
+            "Choose the folder `weights` of a training with --preset matchgnn."
+        ) from error
+
+
+def _read_calibration(path: Path, network_sha256: str) -> Calibration | None:
+    if not path.exists():
+        return None
+    try:
+        values = json.loads(path.read_text())
+        calibration = Calibration(**{**values, "weight_by_sign": dict(values["weight_by_sign"])})
+        numbers = [*calibration.weight_by_sign.values(), calibration.bias, calibration.threshold]
+        is_whole = all(isinstance(number, int | float) and math.isfinite(number) for number in numbers)
+    except (OSError, ValueError, TypeError, KeyError):
+        is_whole = False
+    if not is_whole:
+        raise CheckpointError(
+            f"{path}: expected a calibration of MatchGNN, found a file that is none. Calibrate the weights again, or "
+            "remove the file."
+        )
+    if calibration.network_sha256 != network_sha256:
+        raise _belongs_elsewhere(path)
+    return calibration
+
+
+def _belongs_elsewhere(path: Path) -> CheckpointError:
+    return CheckpointError(
+        f"{path}: expected a calibration of the weights beside it, found one of others. Calibrate these weights, or "
+        "remove the file."
+    )
