@@ -102,7 +102,7 @@ def test_the_page_has_our_rows_the_papers_rows_and_where_they_came_from(reposito
     assert "1 training, 1.5 minutes, on Testing Device with torch 2.11.0, commit 3f1c2ab, scored at" in page
     assert "scored at 087f60c: `relograph experiments run table1 --data $DATA`" in page
     assert "Measured on SevenRooms (C = 512, images 128x171, camera target, 64,000 graphs a training)." in page
-    assert "![Errors.](images/table1-errors.png)" in page
+    assert "![Errors.](pictures/table1-errors.png)" in page
     assert "| R = 2 | -3.00 | **-4.00** |" in page
     assert page.index("## Scenes seen in training") < page.index("## Rounds of message passing")
     assert "| ours-camera | C = 512, images 128x171 | 2 | 64,000 | 90 | 0.250 | 1.23 % | `9be19be19be1` |" in page

@@ -179,7 +179,7 @@ def _factor(before: float, after: float) -> str:
 # Pages
 
 
-def results_page(files: Sequence[ResultsFile], *, images: str = "images") -> str:
+def results_page(files: Sequence[ResultsFile], *, pictures: str = "pictures") -> str:
     """docs/results.md: every committed experiment, in Markdown."""
     parts = [
         "# Results",
@@ -205,7 +205,7 @@ def results_page(files: Sequence[ResultsFile], *, images: str = "images") -> str
             parts.append(file.remarks.strip())
         for figure in file.metadata["figures"]:
             caption = figure["caption"]
-            parts.append(f"![{caption}]({images}/{figure['file']})\n\n*{caption} Drawn by the command above.*")
+            parts.append(f"![{caption}]({pictures}/{figure['file']})\n\n*{caption} Drawn by the command above.*")
     parts += ["## Trainings", _trainings(files)]
     if citations:
         parts += ["## References", markdown_references(citations)]

@@ -8,7 +8,7 @@ from relograph.evaluation.writing import write_whole
 
 
 def publish(sweep: Path, results: Path, docs: Path) -> list[Path]:
-    """Copy what a sweep measured and drew to `results` and `docs/images`, and write the documents anew.
+    """Copy what a sweep measured and drew to `results` and `docs/pictures`, and write the documents anew.
 
     What is already there under other names stays, so that several sweeps can be published one after the other. The
     files that changed are given back.
@@ -23,7 +23,7 @@ def publish(sweep: Path, results: Path, docs: Path) -> list[Path]:
     copies = {sweep / "results" / f"{file.name}.json": results / f"{file.name}.json" for file in files}
     for file in files:
         for figure in file.metadata["figures"]:
-            copies[sweep / "figures" / figure["file"]] = docs / "images" / figure["file"]
+            copies[sweep / "figures" / figure["file"]] = docs / "pictures" / figure["file"]
     for source in copies:
         if not source.is_file():
             raise DatasetError(

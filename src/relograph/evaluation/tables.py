@@ -126,7 +126,7 @@ def results_table(
         for label, column in averages.items()
         if 0 < len(column) < len(label_by_folder)
     ]
-    notes += [f"{method.name}: {method.note}." for method in methods if method.note]
+    notes += _notes_of_methods(methods)
     if any(math.isinf(error) for row in errors for pair in row if pair is not None for error in pair):
         notes.append(f"{INFINITE}: half of the queries or more were not localized.")
     ours = Block(
@@ -178,7 +178,7 @@ def summary_table(title: str, methods: Sequence[MethodRow], *, dataset: str, set
         notes=(
             "Recall is the share of all queries with both errors below the thresholds. Medians are over all queries, "
             "and one that was not localized counts as infinite; means are over those that were localized.",
-            *(f"{method.name}: {method.note}." for method in methods if method.note),
+            *_notes_of_methods(methods),
         ),
     )
     return ResultsTable(title=title, blocks=(block,))
@@ -239,6 +239,15 @@ def _with_copy_top1_first(methods: Sequence[MethodRow]) -> list[MethodRow]:
     copying = [method for method in methods if method.is_copy_top1]
     copying = copying or [MethodRow(name=COPY_TOP1, scores=(), is_copy_top1=True, note="not measured yet")]
     return [*copying, *(method for method in methods if not method.is_copy_top1)]
+
+
+def _notes_of_methods(methods: Sequence[MethodRow]) -> list[str]:
+    """A sentence for every note, with all methods that it is about."""
+    names_by_note: dict[str, list[str]] = {}
+    for method in methods:
+        if method.note:
+            names_by_note.setdefault(method.note, []).append(method.name)
+    return [f"{'; '.join(names)}: {note}." for note, names in names_by_note.items()]
 
 
 def _rows_that_copy(methods: Sequence[MethodRow]) -> frozenset[int]:
