@@ -55,7 +55,7 @@ def test_a_sweep_becomes_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert published.stdout.splitlines()[-1] == "docs/results.md: written."
     page = Path("docs/results.md").read_text()
     for figure in metadata["figures"]:
-        assert f"(images/{figure['file']})" in page
+        assert f"(pictures/{figure['file']})" in page
         drawn = Path("sweep/figures", figure["file"]).read_bytes()
         assert Path("docs/pictures", figure["file"]).read_bytes() == drawn
     assert invoke("publish", "sweep").stdout == "The repository has what the sweep says.\n"
