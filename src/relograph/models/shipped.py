@@ -107,10 +107,9 @@ def _rounded(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _model_of(config: MatchConfig, tensors: Mapping[str, Tensor], where: str) -> MatchGNN:
-    """The network with these weights, without the seconds that random ones would take."""
-    with torch.device("meta"):
+    # Random weights first: a network without any, on torch's device `meta`, imports torch's compiler, a second of work.
+    with torch.random.fork_rng(devices=[]):
         model = MatchGNN(config)
-    model = model.to_empty(device="cpu").float()
     load_into(model, tensors, where)
     return model.eval().requires_grad_(False)
 
