@@ -19,10 +19,15 @@ class Lenses:
     K: Float[Tensor, "*B 3 3"]
     distortion: Float[Tensor, "*B 2"]
 
+    @property
+    def focal_px(self) -> Float[Tensor, "*B 1 2"]:
+        """Along x and y, to meet the pixels of each camera."""
+        # A view: the same by a list of indices would be copied to a GPU, and wait for it.
+        return self.K[..., :2, :2].diagonal(dim1=-2, dim2=-1)[..., None, :]
+
     def rays(self, xy: Float[Tensor, "*B P 2"]) -> Float[Tensor, "*B P 2"]:
         """Directions (x / z, y / z) of pixels."""
-        focal, center = self.K[..., None, [0, 1], [0, 1]], self.K[..., None, :2, 2]
-        bent = (xy - center) / focal
+        bent = (xy - self.K[..., None, :2, 2]) / self.focal_px
         k1, k2 = self.distortion[..., None, :1], self.distortion[..., None, 1:]
         bent_radius = bent.norm(dim=-1, keepdim=True)
         radius = bent_radius
@@ -40,7 +45,7 @@ class Lenses:
         square = straight.square().sum(dim=-1, keepdim=True)
         k1, k2 = self.distortion[..., None, :1], self.distortion[..., None, 1:]
         bent = straight * (1 + square * (k1 + square * k2))
-        return bent * self.K[..., None, [0, 1], [0, 1]] + self.K[..., None, :2, 2]
+        return bent * self.focal_px + self.K[..., None, :2, 2]
 
 
 def cell_anchors(height: int, width: int, stride: int, device: torch.device | None = None) -> Float[Tensor, "P 2"]:

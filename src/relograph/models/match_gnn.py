@@ -460,12 +460,20 @@ class MatchGNN(nn.Module):
         ref_lenses: Lenses | None = None,
     ) -> MatchAnswers:
         """Poses of B queries among R references each; `references` holds B x R images, those of a query together."""
-        num_graphs, num_refs = ref_mask.shape
-        matches: Matches = self.matcher(query, references, num_refs)
-        query_hw = _image_size(query)
-        flow = self.flow(matches, query_hw, _image_size(references), query_lenses, ref_lenses)
+        matches: Matches = self.matcher(query, references, ref_mask.shape[1])
+        flow = self.flow(matches, _image_size(query), _image_size(references), query_lenses, ref_lenses)
+        return self.regress(matches, flow, T_world_ref, ref_mask)
+
+    def regress(
+        self,
+        matches: Matches,
+        flow: Float[Tensor, "BR 13 h w"],
+        T_world_ref: Pose,
+        ref_mask: Bool[Tensor, "B R"],
+    ) -> MatchAnswers:
+        """Poses of B queries from where their cells went: all that follows matching."""
         # Geometry is what the pose is made of: the pose loss does not bend the matches to its wishes.
-        x = self.edge(flow.detach()).unflatten(0, (num_graphs, num_refs))
+        x = self.edge(flow.detach()).unflatten(0, tuple(ref_mask.shape))
         T_i_j = T_world_ref[:, :, None].inverse() @ T_world_ref[:, None]
         relative = pose_vector(T_i_j)
         for message_round in self.messages:
@@ -485,15 +493,16 @@ def _image_size(features: ImageFeatures) -> tuple[int, int]:
 def _from_middle(xy: Float[Tensor, "*B 2"], image_hw: tuple[int, int]) -> Float[Tensor, "*B 2"]:
     """Pixels as shares of the image's longer side, from its middle."""
     height, width = image_hw
-    middle = torch.tensor([width / 2, height / 2], device=xy.device, dtype=xy.dtype)
-    return (xy - middle) / max(height, width)
+    # Numbers, not a tensor made here: to copy one to a GPU would wait for all that it has to do.
+    return torch.stack([xy[..., 0] - width / 2, xy[..., 1] - height / 2], dim=-1) / max(height, width)
 
 
 def residual_rotation(residual: Float[Tensor, "*B 6"]) -> Float[Tensor, "*B 3 3"]:
     """The rotation whose first two columns are those of the identity plus a residual, made orthonormal."""
     first, second = residual.unflatten(-1, (2, 3)).unbind(dim=-2)
-    first = F.normalize(first + first.new_tensor([1.0, 0.0, 0.0]), dim=-1)
-    second = second + second.new_tensor([0.0, 1.0, 0.0])
+    x_axis, y_axis, _ = torch.eye(3, dtype=residual.dtype, device=residual.device)
+    first = F.normalize(first + x_axis, dim=-1)
+    second = second + y_axis
     second = F.normalize(second - (first * second).sum(dim=-1, keepdim=True) * first, dim=-1)
     return torch.stack([first, second, torch.linalg.cross(first, second)], dim=-1)
 
