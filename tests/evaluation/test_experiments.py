@@ -73,6 +73,12 @@ def test_a_fixed_number_of_steps_is_the_same_for_absolute_networks():
     assert optim.epochs * optim.steps_per_epoch == plan.base.optim.epochs * plan.base.optim.steps_per_epoch
 
 
+def test_retrieval_that_learns_from_poses_is_left_to_networks_that_see_pairs():
+    plan = Plan(replace(TINY, retrieval=replace(TINY.retrieval, loss="pose")), SCENES, "stairs")
+    assert plan.ours().config.retrieval.loss == "pose"
+    assert plan.absolute("atloc", "chess").config.retrieval.loss == "none"
+
+
 def test_the_ablation_changes_one_thing_at_a_time():
     base = TINY
     ablation = jobs("table4")

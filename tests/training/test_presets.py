@@ -113,6 +113,14 @@ def test_a_network_is_shown_graphs_that_it_can_answer(kind: str, selection: str,
     assert complaint in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", ["posenet", "atloc"])
+def test_retrieval_learns_from_relative_poses_only_where_there_are_some(kind: str) -> None:
+    changes = [f"model.kind={kind}", "graph.selection=alone"]
+    with_overrides(preset("tiny"), [*changes, "retrieval.loss=covisibility"])
+    with pytest.raises(ConfigError, match=f"relative poses, found model.kind={kind}"):
+        with_overrides(preset("tiny"), [*changes, "retrieval.loss=pose"])
+
+
 @pytest.mark.parametrize("name", [name for name in PRESETS if name != "pretrain"])
 def test_every_experiment_can_be_planned_from_every_preset(name: str) -> None:
     plan = Plan(preset(name), ("chess", "heads"), "heads")

@@ -118,6 +118,7 @@ class Plan:
             base,
             model=replace(base.model, kind=kind, target="world"),
             graph=GraphConfig(num_nodes=1, selection="alone", stride=1, edge_dropout=0.0),
+            retrieval=replace(base.retrieval, loss="none"),  # a network of one image finds no references
             optim=replace(
                 optim,
                 batch_size=optim.batch_size * base.graph.num_nodes,

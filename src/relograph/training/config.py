@@ -173,6 +173,11 @@ class TrainConfig:
                 f"model.kind={kind}: expected references whose poses are known (graph.selection=retrieval or random), "
                 f"found {selection}. Choose one of these, or a kind that says absolute poses."
             )
+        if kind in ("posenet", "atloc") and self.retrieval.loss == "pose":
+            raise ConfigError(
+                f"retrieval.loss=pose: expected a network that says relative poses, found model.kind={kind}, which looks "
+                "at one image. Set retrieval.loss=covisibility, or choose another kind."
+            )
 
     @property
     def retrieval_as_used(self) -> RetrievalConfig:
