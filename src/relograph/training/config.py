@@ -175,8 +175,8 @@ class TrainConfig:
             )
         if kind in ("posenet", "atloc") and self.retrieval.loss == "pose":
             raise ConfigError(
-                f"retrieval.loss=pose: expected a network that says relative poses, found model.kind={kind}, which looks "
-                "at one image. Set retrieval.loss=covisibility, or choose another kind."
+                f"retrieval.loss=pose: expected a network that says relative poses, found model.kind={kind}, which "
+                "looks at one image. Set retrieval.loss=covisibility, or choose another kind."
             )
 
     @property
