@@ -5,8 +5,6 @@ import json
 import math
 import multiprocessing
 import os
-import signal
-import threading
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
@@ -24,6 +22,7 @@ from torch import Tensor
 
 from relograph.environment import num_cores
 from relograph.errors import DatasetError, RelographError
+from relograph.processes import start_worker
 from relograph.progress import SILENT, Progress
 from relograph.scenes.frame import FileSource, Frame
 from relograph.scenes.images import decode_image
@@ -202,7 +201,7 @@ def _workers(num_photos: int) -> Iterator[Executor]:
     else:
         # Fresh processes, not forks: a fork of a process whose torch has threads can hang.
         spawn = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(num_cores(), mp_context=spawn, initializer=_start_worker)
+        pool = ProcessPoolExecutor(num_cores(), mp_context=spawn, initializer=start_worker)
     try:
         yield pool
     except BrokenProcessPool as error:
@@ -212,19 +211,6 @@ def _workers(num_photos: int) -> Iterator[Executor]:
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)  # an error or an interrupt does not wait for thousands of photos
-
-
-def _start_worker() -> None:
-    """What a worker process does first: leave Ctrl-C to its parent, and end when the parent does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 @contextmanager
