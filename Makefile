@@ -10,8 +10,9 @@ SHELL := bash
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 PIP_INSTALL := $(PYTHON) -m pip install --quiet --disable-pip-version-check
+PEERS_VENV := .venv-peers
 
-.PHONY: help demo test format clean
+.PHONY: help demo test peers format clean
 
 help: ## Say what can be made.
 	@awk -F ':[^#]*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
@@ -27,12 +28,14 @@ test: $(VENV)/.installed-dev ## Run every check that CI runs: format, lint, type
 	$(PYTHON) -m mypy
 	$(PYTHON) -m pytest -n 2
 
+peers: $(PEERS_VENV)/.installed ## Make .venv-peers, where XFeat and ALIKED + LightGlue live that relograph is compared with.
+
 format: $(VENV)/.installed-dev ## Format the code and mend what the linter can mend.
 	$(PYTHON) -m ruff format .
 	$(PYTHON) -m ruff check --fix .
 
-clean: ## Remove what these commands made: .venv, the demo's files, caches.
-	rm -rf $(VENV) demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean: ## Remove what these commands made: .venv, .venv-peers, the demo's files, caches.
+	rm -rf $(VENV) $(PEERS_VENV) demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps say what .venv holds; a change of pyproject.toml installs again.
@@ -45,6 +48,16 @@ $(VENV)/.installed-dev: $(VENV)/.created pyproject.toml
 	@echo "Installing relograph with its dev extra into $(VENV) (once; torch is large)"
 	$(PIP_INSTALL) -e '.[dev]'
 	touch $(VENV)/.installed $@
+
+# The peers never get into .venv: one of them asks for torchvision. They run on the very torch that .venv has, so that
+# times can be compared.
+$(PEERS_VENV)/.installed: $(VENV)/.installed peers/requirements.txt
+	@echo "Installing the peers into $(PEERS_VENV) (once; torch is large)"
+	$(PYTHON) -m venv $(PEERS_VENV)
+	peers_install=($(PEERS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check)
+	"$${peers_install[@]}" "torch==$$($(PYTHON) -c 'import torch; print(torch.__version__)')"
+	"$${peers_install[@]}" --no-deps -r peers/requirements.txt
+	touch $@
 
 # A candidate is run, not only looked up: pyenv's shims exist for versions that are not switched on. Debian ships venv
 # without ensurepip, in a package of its own.
