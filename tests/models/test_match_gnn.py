@@ -18,6 +18,7 @@ from relograph.models.match_gnn import (
     MatchAnswers,
     MatchConfig,
     MatchGNN,
+    cell_places,
     fine_expectation,
     fuse,
     residual_rotation,
@@ -161,8 +162,9 @@ def test_an_image_compared_with_itself_is_compared_both_ways_alike(network: Matc
 def test_the_chances_are_a_softmax_over_both_images(network: MatchGNN) -> None:
     query, reference = features(network, photos(1)), features(network, photos(1, seed=3))
     matches = network.matcher(query, reference, 1)
-    q, seen = network.matcher.describe(query, reference.context)
-    r, _ = network.matcher.describe(reference, query.context)
+    q, cells = network.matcher.describe(query.context, query.coarse, network.matcher.show(reference.context))
+    r, _ = network.matcher.describe(reference.context, reference.coarse, network.matcher.show(query.context))
+    seen = network.matcher.seen(cells).flatten(1)
     score = torch.exp(network.matcher.log_temperature) * (q[0] @ r[0].T) / 4
     chance = score.softmax(dim=1) * score.softmax(dim=0)
     assert_allclose(matches.log_coarse[0, 0].exp(), chance, atol=1e-12)
@@ -239,3 +241,47 @@ def test_the_shipped_size_fits_its_bound() -> None:
 def test_heads_must_divide_the_channels() -> None:
     with pytest.raises(ConfigError, match=r"multiples of match\.heads"):
         MatchConfig(context_channels=100)
+
+
+@torch.no_grad()
+def test_matching_pair_by_pair_says_the_same(network: MatchGNN) -> None:
+    query, references = features(network, photos(1)), features(network, photos(3, seed=1))
+    kept, dropped = network.matcher(query, references, 3), network.matcher(query, references, 3, keep_log_coarse=False)
+    assert dropped.log_coarse is None
+    for name in ("xy", "confidence", "best", "mutual", "sigma_px", "seen"):
+        assert_allclose(getattr(dropped, name), getattr(kept, name), atol=1e-12, err_msg=name)
+
+
+@torch.no_grad()
+def test_a_match_is_mutual_where_both_cells_choose_each_other(network: MatchGNN) -> None:
+    query, references = features(network, photos(1)), features(network, photos(2, seed=1))
+    matches = network.matcher(query, references, 2)
+    chance = matches.log_coarse[0]
+    for ref in range(2):
+        for cell in range(chance.shape[1]):
+            best = int(chance[ref, cell].argmax())
+            assert matches.mutual[0, ref, cell] == (int(chance[ref, :, best].argmax()) == cell)
+    assert 0 < matches.mutual.sum() < matches.mutual.numel()
+
+
+def test_the_spread_of_a_place_is_that_of_its_chances() -> None:
+    fine = torch.zeros(1, 1, 8, dtype=torch.float64)  # all places look alike
+    log_coarse = torch.zeros(1, 1, 1, dtype=torch.float64)
+    ref_fine = torch.zeros(1, 8, 4, 4, dtype=torch.float64)  # one cell, whose window is cut on all sides
+    *_, sigma_px = cell_places(log_coarse, fine, ref_fine)
+    steps_px = torch.tensor([-4.0, -2.0, 0.0, 2.0], dtype=torch.float64)
+    assert_allclose(sigma_px, steps_px.std(correction=0).view(1, 1))
+
+
+def test_the_features_of_a_cell_look_at_its_anchor(network: MatchGNN) -> None:
+    """Where an image is turned by half, features turn about the anchors: else rolled views match half a cell off."""
+    image = torch.full((1, 64, 64, 3), 100.0, dtype=torch.float64, requires_grad=True)
+    entering: list[Tensor] = []
+    hook = network.encoder.to_eighth.register_forward_pre_hook(lambda _, inputs: entering.extend(inputs))
+    network.encode(image)
+    hook.remove()
+    middle_tap = network.encoder.to_eighth[0].conv1.weight[:, :, 1:2, 1:2]
+    centre = torch.nn.functional.conv2d(entering[0], middle_tap, stride=2)
+    (gradient,) = torch.autograd.grad(centre[0, :, 3, 3].sum(), image)
+    rows = gradient.abs().sum(dim=(0, 2, 3)).nonzero().squeeze(1)
+    assert (rows.min() + rows.max()) / 2 == 3 * COARSE_STRIDE + COARSE_STRIDE // 2

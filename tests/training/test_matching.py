@@ -74,7 +74,7 @@ def test_a_match_lies_in_its_cell() -> None:
 def test_the_coarse_loss_is_the_log_of_the_right_cells_chance() -> None:
     log_coarse = torch.log(torch.tensor([[[[0.9, 0.1], [0.25, 0.5]]]]))
     nothing = torch.zeros(1, 1, 2)
-    matches = Matches(torch.zeros(1, 1, 2, 2), nothing, log_coarse, nothing.long(), nothing)
+    matches = Matches(torch.zeros(1, 1, 2, 2), nothing, nothing.long(), nothing.bool(), nothing, nothing, log_coarse)
     cell = torch.tensor([[[0, 0]]])
     both, first = torch.tensor([[[True, True]]]), torch.tensor([[[True, False]]])
     assert_allclose(coarse_loss(matches, cell, first), -0.5 * torch.log(torch.tensor(0.9)))

@@ -9,7 +9,9 @@ the answer with it.
 Letters: B graphs, R references, P and Q cells of the query and of a reference, C channels. Poses are T_ref_query.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -102,11 +104,17 @@ class Attention(nn.Module):
         self.out = nn.Linear(channels, channels)
         self.mlp = nn.Sequential(nn.Linear(channels, 2 * channels), nn.GELU(), nn.Linear(2 * channels, channels))
 
-    def forward(self, x: Float[Tensor, "M P C"], other: Float[Tensor, "M Q C"] | None = None) -> Float[Tensor, "M P C"]:
-        seen = self.norm(x) if other is None else self.norm_other(other)
+    def forward(self, x: Float[Tensor, "M P C"]) -> Float[Tensor, "M P C"]:
+        return self.look(x, self.show(x))
+
+    def show(self, other: Float[Tensor, "M Q C"]) -> Float[Tensor, "2 M heads Q c"]:
+        """Keys and values of the tokens that are looked at. They do not depend on who looks."""
+        shown: Tensor = self.to_key_value(self.norm_other(other)).unflatten(-1, (2, self.heads, -1))
+        return shown.permute(2, 0, 3, 1, 4)
+
+    def look(self, x: Float[Tensor, "M P C"], shown: Float[Tensor, "2 M heads Q c"]) -> Float[Tensor, "M P C"]:
         query = self.to_query(self.norm(x)).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-        key, value = self.to_key_value(seen).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        attended = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+        attended = F.scaled_dot_product_attention(query, *shown).transpose(1, 2).flatten(2)
         x = x + self.out(attended)
         return x + self.mlp(self.norm_mlp(x))  # type: ignore[no-any-return]  # nn.Module is untyped
 
@@ -161,7 +169,8 @@ class DenseEncoder(nn.Module):
         x = (precise(images.permute(0, 3, 1, 2)) - MEAN) / STD
         half = self.to_half(self.stem(x))
         quarter = self.to_quarter(half)
-        eighth = self.to_eighth(quarter)
+        # One step to the side and down: a cell's features look at the anchor that stands for it, not at its corner.
+        eighth = self.to_eighth(F.pad(quarter, (-1, 1, -1, 1)))
         deep = self.to_sixteenth(eighth)
         tokens = deep.flatten(2).mT + position_code(deep)
         for layer in self.look_around:
@@ -189,12 +198,16 @@ class Matches:
     """In pixels of the reference."""
     confidence: Float[Tensor, "B R P"]
     """Within [0, 1]: the chance that the cell is seen there."""
-    log_coarse: Float[Tensor, "B R P Q"]
-    """Log of the dual softmax between cells."""
     best: Int[Tensor, "B R P"]
     """The most likely cell of the reference, as an index."""
+    mutual: Bool[Tensor, "B R P"]
+    """Whether that cell would in turn choose this one among the query's."""
+    sigma_px: Float[Tensor, "B R P"]
+    """How far the place may be off within its cell: the standard deviation along an axis, by the fine features."""
     seen: Float[Tensor, "B R P"]
     """Logit of whether the cell is seen at all."""
+    log_coarse: Float[Tensor, "B R P Q"] | None = None
+    """Log of the dual softmax between cells, which is learned from; None where nobody learns."""
 
 
 class Matcher(nn.Module):
@@ -209,47 +222,80 @@ class Matcher(nn.Module):
         self.seen = nn.Conv2d(coarse, 1, 1)
         self.log_temperature = nn.Parameter(torch.tensor(0.0))
 
-    def describe(
-        self, own: ImageFeatures, other_context: Float[Tensor, "M C h w"]
-    ) -> tuple[Float[Tensor, "M P C"], Float[Tensor, "M P"]]:
-        """Descriptors of the cells of an image that is compared with another, and logits of being seen there."""
-        tokens, other = own.context.flatten(2).mT, other_context.flatten(2).mT
-        for layer in self.compare:
-            tokens = layer(tokens, other)
-        context = tokens.mT.unflatten(2, own.context.shape[2:])
-        cells = own.coarse + enlarged(self.to_coarse(context), 2)
-        return self.project(cells).flatten(2).mT, self.seen(cells).flatten(1)
+    def show(self, context: Float[Tensor, "M C h w"]) -> list[Float[Tensor, "2 M heads Q c"]]:
+        """What an image shows to one that is compared with it, layer by layer."""
+        tokens = context.flatten(2).mT
+        return [layer.show(tokens) for layer in cast(Iterable[Attention], self.compare)]
 
-    def forward(self, query: ImageFeatures, references: ImageFeatures, num_references: int) -> Matches:
+    def describe(
+        self,
+        context: Float[Tensor, "M C h w"],
+        coarse: Float[Tensor, "M C8 h8 w8"],
+        other: list[Float[Tensor, "2 M heads Q c"]],
+    ) -> tuple[Float[Tensor, "M P C8"], Float[Tensor, "M C8 h8 w8"]]:
+        """Descriptors of the cells of an image that is compared with another, and what they are made from."""
+        tokens = context.flatten(2).mT
+        for layer, shown in zip(cast(Iterable[Attention], self.compare), other, strict=True):
+            tokens = layer.look(tokens, shown)
+        compared = self.to_coarse(tokens.mT.unflatten(2, context.shape[2:]))
+        cells = coarse + enlarged(compared, 2)
+        return self.project(cells).flatten(2).mT, cells
+
+    def forward(
+        self, query: ImageFeatures, references: ImageFeatures, num_references: int, *, keep_log_coarse: bool = True
+    ) -> Matches:
         """Matches of B queries with B x R references, those of a query together."""
-        height, width = (FINE_STRIDE * size for size in references.fine.shape[2:])
-        many = ImageFeatures(*(part.repeat_interleave(num_references, dim=0) for part in vars(query).values()))
-        q, seen = self.describe(many, references.context)
-        r, _ = self.describe(references, many.context)
-        with torch.autocast(q.device.type, enabled=False):
-            scale = torch.exp(self.log_temperature) / q.shape[-1] ** 0.5
-            score = (precise(q) * scale) @ precise(r).mT  # [BR, P, Q]
-            log_coarse = score.log_softmax(dim=2) + score.log_softmax(dim=1)
-        log_best, best = log_coarse.max(dim=2)
-        anchors = cell_anchors(height, width, COARSE_STRIDE, q.device).to(score.dtype)
-        offset = self.fine_offset(many, references, best)
-        confidence = torch.exp(0.5 * log_best) * torch.sigmoid(precise(seen))
-        shape = (-1, num_references)
+        context, coarse = (part.repeat_interleave(num_references, dim=0) for part in (query.context, query.coarse))
+        query_shows = [shown.repeat_interleave(num_references, dim=1) for shown in self.show(query.context)]
+        q, cells = self.describe(context, coarse, self.show(references.context))
+        r, _ = self.describe(references.context, references.coarse, query_shows)
+        seen = precise(self.seen(cells)).flatten(1)
+        fine = at_anchors(query.fine).repeat_interleave(num_references, dim=0)
+        log_coarse = self.log_chance(q, r) if keep_log_coarse else None
+        # One pair at a time where nothing is kept: on a CPU, chances between all cells then stay in its cache.
+        num_at_once = len(q) if keep_log_coarse or q.is_cuda else 1
+        chunks = zip(*(part.split(num_at_once) for part in (q, r, fine, references.fine)), strict=True)
+        places = (
+            cell_places(self.log_chance(q, r) if log_coarse is None else log_coarse, fine, ref_fine)
+            for q, r, fine, ref_fine in chunks
+        )
+        log_best, best, mutual, xy, sigma_px = (torch.cat(parts) for parts in zip(*places, strict=True))
+        by_query = (-1, num_references)
         return Matches(
-            xy=(anchors[best] + offset).unflatten(0, shape),
-            confidence=confidence.unflatten(0, shape),
-            log_coarse=log_coarse.unflatten(0, shape),
-            best=best.unflatten(0, shape),
-            seen=precise(seen).unflatten(0, shape),
+            xy=xy.unflatten(0, by_query),
+            confidence=(torch.exp(0.5 * log_best) * torch.sigmoid(seen)).unflatten(0, by_query),
+            best=best.unflatten(0, by_query),
+            mutual=mutual.unflatten(0, by_query),
+            sigma_px=sigma_px.unflatten(0, by_query),
+            seen=seen.unflatten(0, by_query),
+            log_coarse=None if log_coarse is None else log_coarse.unflatten(0, by_query),
         )
 
-    @torch.no_grad()  # the fine features learn from their own loss, and the pose takes matches as they are
-    def fine_offset(
-        self, query: ImageFeatures, references: ImageFeatures, best: Int[Tensor, "M P"]
-    ) -> Float[Tensor, "M P 2"]:
-        """Pixels between the anchor of the best cell and where the query's anchor is seen, by the fine features."""
-        every_cell = torch.arange(best.shape[1], device=best.device).expand_as(best)
-        return fine_expectation(query.fine, references.fine, every_cell, best)[0]
+    def log_chance(self, q: Float[Tensor, "M P C"], r: Float[Tensor, "M Q C"]) -> Float[Tensor, "M P Q"]:
+        """Log of the dual softmax: the chance that a cell chooses another, times that of being chosen by it."""
+        with torch.autocast(q.device.type, enabled=False):
+            scale = torch.exp(self.log_temperature) / q.shape[-1] ** 0.5
+            score = (precise(q) * scale) @ precise(r).mT
+            log_chance: Tensor = score.log_softmax(dim=2) + score.log_softmax(dim=1)
+            return log_chance
+
+
+@torch.no_grad()  # the fine features learn from their own loss, and the pose takes matches as they are
+def cell_places(
+    log_coarse: Float[Tensor, "M P Q"], fine: Float[Tensor, "M P C"], ref_fine: Float[Tensor, "M C h w"]
+) -> tuple[Float[Tensor, "M P"], Int[Tensor, "M P"], Bool[Tensor, "M P"], Float[Tensor, "M P 2"], Float[Tensor, "M P"]]:
+    """Of every cell of the query its best cell: log of its chance, index, whether it is mutual; and the place in it.
+
+    The place is that of the query's anchor in pixels of the reference, with its standard deviation along an axis.
+    """
+    log_best, best = log_coarse.max(dim=2)
+    chosen_back = log_coarse.argmax(dim=1).gather(1, best)
+    mutual = chosen_back == torch.arange(best.shape[1], device=best.device)
+    offset, log_chance = fine_offset(fine, ref_fine, best)
+    spread = log_chance.exp() @ _steps_px(log_chance).square() - offset.square()
+    height, width = (FINE_STRIDE * size for size in ref_fine.shape[2:])
+    anchors = cell_anchors(height, width, COARSE_STRIDE, best.device).to(offset.dtype)
+    return log_best, best, mutual, anchors[best] + offset, spread.mean(dim=-1).clamp_min(0).sqrt()
 
 
 FINE_RADIUS = 3
@@ -266,14 +312,35 @@ def fine_expectation(
 
     The fine feature at the anchor of each query cell is compared with those around the anchor of the reference cell.
     """
-    q = _at_cells(query_fine, query_cell, torch.zeros(1, 2, dtype=torch.long, device=query_cell.device))[0]
-    step = torch.arange(-FINE_RADIUS, FINE_RADIUS + 1, device=ref_cell.device)
-    dy, dx = (grid.flatten() for grid in torch.meshgrid(step, step, indexing="ij"))
-    window, inside = _at_cells(ref_fine, ref_cell, torch.stack([dy, dx], dim=-1))  # [M, S, K, C]
-    score = precise((window * q).sum(dim=-1)) / q.shape[-1] ** 0.5
+    no_step = torch.zeros(1, 2, dtype=torch.long, device=query_cell.device)
+    return fine_offset(_at_cells(query_fine, query_cell, no_step)[0].squeeze(2), ref_fine, ref_cell)
+
+
+def fine_offset(
+    fine: Float[Tensor, "M S C"], ref_fine: Float[Tensor, "M C h w"], ref_cell: Int[Tensor, "M S"]
+) -> tuple[Float[Tensor, "M S 2"], Float[Tensor, "M S K"]]:
+    """The same for fine features of the query that are known already."""
+    window, inside = _at_cells(ref_fine, ref_cell, _window_steps(ref_cell.device))  # [M, S, K, C]
+    score = precise((window @ fine[..., None]).squeeze(-1)) / fine.shape[-1] ** 0.5
     log_chance = score.masked_fill(~inside, -1e4).log_softmax(dim=-1)  # [M, S, K]
-    steps = torch.stack([dx, dy], dim=-1).to(log_chance.dtype) * FINE_STRIDE
-    return log_chance.exp() @ steps, log_chance
+    return log_chance.exp() @ _steps_px(log_chance), log_chance
+
+
+def _window_steps(device: torch.device) -> Int[Tensor, "K 2"]:
+    """Steps (y, x) in fine cells from an anchor to the places around it."""
+    step = torch.arange(-FINE_RADIUS, FINE_RADIUS + 1, device=device)
+    return torch.cartesian_prod(step, step)
+
+
+def _steps_px(like: Float[Tensor, "M S K"]) -> Float[Tensor, "K 2"]:
+    """The same steps as (x, y) in pixels."""
+    return _window_steps(like.device).flip(-1).to(like.dtype) * FINE_STRIDE
+
+
+def at_anchors(fine: Float[Tensor, "M C h w"]) -> Float[Tensor, "M P C"]:
+    """Fine features at the anchors of all cells, row by row."""
+    per_cell = COARSE_STRIDE // FINE_STRIDE
+    return fine[:, :, per_cell // 2 :: per_cell, per_cell // 2 :: per_cell].flatten(2).mT
 
 
 def _at_cells(
@@ -281,18 +348,35 @@ def _at_cells(
 ) -> tuple[Float[Tensor, "M S K C"], Bool[Tensor, "M S K"]]:
     """Fine features some steps away from the anchors of cells, and whether there are any."""
     per_cell = COARSE_STRIDE // FINE_STRIDE
-    height, width = fine.shape[2:]
+    num_images, _, height, width = fine.shape
     columns, middle = width // per_cell, per_cell // 2  # an anchor's pixel lies in the middle fine cell
     y = (cell // columns * per_cell + middle)[..., None] + steps_yx[:, 0]  # [M, S, K]
     x = (cell % columns * per_cell + middle)[..., None] + steps_yx[:, 1]
     inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
     place = y.clamp(0, height - 1) * width + x.clamp(0, width - 1)
-    flat = fine.flatten(2).mT  # [M, hw, C]
-    index = place.flatten(1)[..., None].expand(-1, -1, flat.shape[2])
-    return flat.gather(1, index).unflatten(1, place.shape[1:]), inside
+    place = place + torch.arange(num_images, device=fine.device)[:, None, None] * (height * width)
+    # An embedding copies whole rows, many times faster than a gather of single numbers.
+    return F.embedding(place, fine.flatten(2).mT.flatten(0, 1)), inside
 
 
 # What a comparison says about the camera
+
+
+class GeometryBlock(nn.Module):
+    """x <- ReLU(shortcut + conv ReLU conv x).
+
+    No batch norm here: the numbers are coordinates, which are to be measured, and batches with and without known lenses
+    differ so much that the averages over both would fit neither.
+    """
+
+    def __init__(self, in_channels: int, channels: int, stride: int = 1) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, channels, 3, stride, padding=1)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1)
+        self.shortcut = nn.Conv2d(in_channels, channels, 1, stride)
+
+    def forward(self, x: Float[Tensor, "M C H W"]) -> Float[Tensor, "M C2 H2 W2"]:
+        return F.relu(self.shortcut(x) + self.conv2(F.relu(self.conv1(x))))
 
 
 class EdgeNetwork(nn.Module):
@@ -304,11 +388,10 @@ class EdgeNetwork(nn.Module):
         super().__init__()
         channels = config.edge_channels
         self.cnn = nn.Sequential(
-            nn.Conv2d(self.CHANNELS_IN, 64, 1),
+            nn.Conv2d(self.CHANNELS_IN, 128, 4, 2, padding=1),
             nn.ReLU(),
-            ConvBlock(64, 96),
-            ConvBlock(96, 128, 2),
-            ConvBlock(128, channels, 2),
+            GeometryBlock(128, 128),
+            GeometryBlock(128, channels, 2),
         )
         self.summary = nn.Parameter(torch.randn(1, 1, channels) * 0.02)
         self.gather = nn.ModuleList(Attention(channels, config.heads) for _ in range(2))

@@ -155,6 +155,7 @@ def true_cells(truth: TrueMatches, image_hw: tuple[int, int] | torch.Size) -> tu
 
 def coarse_loss(matches: Matches, cell: Tensor, visible: Bool[Tensor, "B R P"]) -> Float[Tensor, ""]:
     """Negative log of the chance that is given to the right cell, both ways."""
+    assert matches.log_coarse is not None  # the network keeps it unless it is told not to
     log_right = matches.log_coarse.gather(3, cell[..., None]).squeeze(-1)
     return masked_mean(-0.5 * log_right, visible)
 
