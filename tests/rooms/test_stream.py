@@ -1,5 +1,6 @@
 """RoomStream: graphs whose images, depths, poses and overlaps agree with one another, endless and repeatable."""
 
+import multiprocessing
 from dataclasses import replace
 from itertools import islice
 
@@ -16,8 +17,10 @@ from relograph.rooms import RoomStream, StreamBatch, StreamConfig, covisibility
 from relograph.rooms import stream as stream_module
 from relograph.rooms.layout import LayoutConfig, to_tensors
 from relograph.rooms.photograph import Effects, photograph
+from relograph.rooms.raycast import Kernels, first_hits, pixel_centers, ray_directions
 from relograph.rooms.seven_rooms import LAYOUT, make_room_home
-from relograph.rooms.world import Views
+from relograph.rooms.stream import furnish
+from relograph.rooms.world import Rooms, Views
 
 TINY = StreamConfig(
     image_height=HEIGHT,
@@ -261,10 +264,10 @@ def test_a_stream_may_have_homes_of_another_size(atlas):
 
 
 def test_no_home_is_a_room_of_seven_rooms(atlas) -> None:
-    stream = RoomStream(replace(TINY, layout=LAYOUT), atlas=atlas)
+    config = replace(TINY, layout=LAYOUT)
     rooms = [to_tensors(make_room_home(TINY.seed, room, atlas.range_by_family), LAYOUT) for room in range(7)]
     for home_idx in range(7):
-        shown = stream._new_home(home_idx)[0]
+        shown = Rooms(*map(torch.from_numpy, furnish(config, atlas.range_by_family, home_idx)[0]))
         assert not any(torch.equal(shown.center, room.center) for room in rooms)
 
 
@@ -302,3 +305,52 @@ def test_upright_photographs_show_the_same_places_as_their_neighbours(atlas) -> 
 def test_a_share_is_within_zero_and_one(name: str) -> None:
     with pytest.raises(ConfigError, match=name):
         replace(TINY, **{name: 1.5})
+
+
+def test_homes_are_the_same_whoever_furnishes_them(atlas) -> None:
+    config = replace(TINY, graphs_per_batch=1, views_per_home=6, num_nodes=2, homes_renewed_per_batch=1)
+    alone = list(islice(RoomStream(config, atlas=atlas), 3))
+    stream = iter(RoomStream(config, atlas=atlas, workers=1))
+    helped = list(islice(stream, 3))
+    stream.close()
+    assert multiprocessing.active_children() == []
+    for one, same in zip(alone, helped, strict=True):
+        assert torch.equal(one.images, same.images)
+        assert torch.equal(one.T_world_cam.t, same.T_world_cam.t)
+
+
+def test_views_beside_others_see_more_of_the_same(atlas) -> None:
+    def best_overlap(share: float) -> float:
+        (batch,) = batches(atlas, 1, graphs_per_batch=24, num_nodes=2, overlap=(0.99, 1.0), beside_share=share)
+        return float(batch.overlap[:, 1].median())
+
+    assert best_overlap(0.0) < 0.65 < best_overlap(0.8)
+
+
+def test_views_of_one_lens_share_it(atlas) -> None:
+    (own,) = batches(atlas, 1, num_homes=1)
+    (shared,) = batches(atlas, 1, num_homes=1, same_lens_share=1.0)
+    assert len(shared.K[..., 0, 0].unique()) == len(shared.distortion[..., 0].unique()) == 1
+    assert len(own.K[..., 0, 0].unique()) > 1
+
+
+def test_unseen_graphs_are_further_graphs_of_the_same_homes(atlas) -> None:
+    config = {"num_homes": 1, "graphs_per_batch": 2, "unseen_graphs": 5, "portrait_share": 0.5, "same_lens_share": 0.5}
+    for batch in batches(atlas, 3, **config):
+        unseen = batch.unseen
+        assert unseen is not None
+        assert unseen.image_hw == tuple(batch.images.shape[-2:])
+        assert unseen.T_world_cam.batch_shape == (5, 3)
+        assert_array_equal(unseen.K[..., 0, 2], unseen.image_hw[1] / 2)
+        # From where a photograph was taken, its pixels see what the rays of the unseen graph's home meet.
+        rays = ray_directions(views_of_batch(batch, 0, 0), pixel_centers(*unseen.image_hw))
+        hits = first_hits(unseen.rooms[:1], unseen.num_boxes, batch.T_world_cam.t[:1, 0], rays, Kernels())
+        if batch.is_here[0]:
+            assert_allclose(hits.depth_m[0], batch.depth_m[0, 0].flatten(), rtol=1e-3)
+
+
+def test_a_stream_without_unseen_graphs_has_none(atlas) -> None:
+    (batch,) = batches(atlas, 1)
+    assert batch.unseen is None
+    with pytest.raises(ConfigError, match="unseen_graphs"):
+        replace(TINY, unseen_graphs=-1)

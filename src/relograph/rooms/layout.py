@@ -359,9 +359,9 @@ class HomeBuilder:
             reach = np.abs(solid.R) @ solid.half_size
             if solid.center[2] + reach[2] < WALKING_SPACE_Z_M[0] or solid.center[2] - reach[2] > WALKING_SPACE_Z_M[1]:
                 continue
-            gap_x = np.maximum(np.abs(x - solid.center[0]) - reach[0], 0)
-            gap_y = np.maximum(np.abs(y - solid.center[1]) - reach[1], 0)
-            free &= np.hypot(gap_x, gap_y) > margin
+            gap_x = np.maximum(np.abs(x[:, :1] - solid.center[0]) - reach[0], 0)
+            gap_y = np.maximum(np.abs(y[:1] - solid.center[1]) - reach[1], 0)
+            free &= gap_x * gap_x + gap_y * gap_y > margin * margin
         return largest_component(free)
 
     def build(self, seed: int) -> Home:
@@ -391,16 +391,20 @@ def replace_period(material: Material, period_m: float) -> Material:
 
 def largest_component(free: Bool[np.ndarray, "X Y"]) -> Bool[np.ndarray, "X Y"]:
     """The largest set of cells that hang together by their sides."""
-    label = np.where(free, np.arange(free.size).reshape(free.shape), -1)
+    # Labels stand in a frame of -1, so that every cell has four neighbours; no step of a sweep makes a new array.
+    framed = np.full((free.shape[0] + 2, free.shape[1] + 2), -1)
+    label = framed[1:-1, 1:-1]
+    label[free] = np.flatnonzero(free)
+    grown = np.empty_like(label)
     while True:  # each cell takes the largest label around it: a few dozen sweeps for a home
-        spread = np.pad(label, 1, constant_values=-1)
-        around = np.maximum.reduce(
-            [spread[1:-1, 1:-1], spread[:-2, 1:-1], spread[2:, 1:-1], spread[1:-1, :-2], spread[1:-1, 2:]]
-        )
-        grown = np.where(free, around, -1)
+        np.maximum(framed[:-2, 1:-1], framed[2:, 1:-1], out=grown)
+        np.maximum(grown, framed[1:-1, :-2], out=grown)
+        np.maximum(grown, framed[1:-1, 2:], out=grown)
+        np.maximum(grown, label, out=grown)
+        grown[~free] = -1
         if np.array_equal(grown, label):
             break
-        label = grown
+        label[...] = grown
     if not free.any():
         return free
     return np.asarray(label == np.bincount(label[free]).argmax())

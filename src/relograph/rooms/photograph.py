@@ -7,6 +7,7 @@ pixel's place, so a photograph depends on its seed alone: not on the device, the
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import lru_cache
 
 import torch
 from jaxtyping import Float, Int, UInt8
@@ -106,6 +107,7 @@ def pixel_noise(seed: Int[Tensor, "B"], height: int, width: int) -> Float[Tensor
     return ((total - 510) / math.sqrt((256**2 - 1) / 3)).reshape(-1, 3, height, width)
 
 
+@lru_cache  # to copy it to a GPU for every photograph would wait for the one before
 def blur_taps(device: torch.device) -> Float[Tensor, "taps 3"]:
     """Where blur samples the image: the place along the motion, and the place x, y in the disc of confusion."""
     taps = []

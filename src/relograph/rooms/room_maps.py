@@ -19,14 +19,13 @@ from relograph.progress import SILENT, Progress
 from relograph.rooms.layout import Home, LayoutConfig, make_home, to_tensors
 from relograph.rooms.photograph import Darkroom, Effects, photograph, random_optics
 from relograph.rooms.textures import TextureAtlas, make_atlas
-from relograph.rooms.walks import distance_to_solids, views_of, walk
+from relograph.rooms.walks import moved, views_of, walk
 from relograph.rooms.world import Views
 
 Part = Literal["training", "validation", "test"]
 FIRST_SEED: dict[Part, int] = {"training": 0, "validation": 1_000_000_000, "test": 2_000_000_000}
 VIEWS_AT_ONCE = 32
 WALK_STEPS = 1024
-MOVE_TRIES, CLEARANCE_M = 20, 0.15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +124,7 @@ def _views_of_home(config: RoomMapConfig, home: Home, rng: np.random.Generator) 
     path = walk(home, rng, WALK_STEPS)
     kept = np.linspace(0, WALK_STEPS - 1, config.map_views).round().astype(int)
     parent = rng.choice(kept, config.query_views)
-    center = np.concatenate([path.center[kept], _moved(home, rng, path.center[parent], config.move_m)])
+    center = np.concatenate([path.center[kept], moved(home, rng, path.center[parent], config.move_m)])
     turned = path.R_room_cam[parent] @ _turns(rng, config)
     is_query = np.arange(count) >= config.map_views
     longer = max(config.image_height, config.image_width)
@@ -141,19 +140,6 @@ def _views_of_home(config: RoomMapConfig, home: Home, rng: np.random.Generator) 
         config.image_width,
     )
     return views, torch.from_numpy(is_query)
-
-
-def _moved(
-    home: Home, rng: np.random.Generator, center: Float[np.ndarray, "n 3"], move_m: float
-) -> Float[np.ndarray, "n 3"]:
-    """Places around others, none of them in or at a piece of furniture; where luck finds none, the place itself."""
-    moved, is_free = center.copy(), np.zeros(len(center), dtype=bool)
-    for _ in range(MOVE_TRIES):
-        tried = center + rng.normal(0, move_m, center.shape)
-        accepted = ~is_free & (distance_to_solids(home, tried) > CLEARANCE_M)
-        moved[accepted] = tried[accepted]
-        is_free |= accepted
-    return moved
 
 
 def _turns(rng: np.random.Generator, config: RoomMapConfig) -> Float[np.ndarray, "n 3 3"]:

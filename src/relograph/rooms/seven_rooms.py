@@ -7,10 +7,7 @@ resolution.
 import functools
 import hashlib
 import json
-import os
 import shutil
-import signal
-import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -28,6 +25,7 @@ from torch import Tensor, multiprocessing
 from relograph.environment import num_cores
 from relograph.errors import ConfigError, DatasetError, RelographError
 from relograph.geometry import Camera, Pose
+from relograph.processes import start_worker
 from relograph.progress import SILENT, Progress
 from relograph.rooms.layout import Home, LayoutConfig, make_home, to_tensors
 from relograph.rooms.photograph import Darkroom, Effects, Optics, photograph, random_optics
@@ -279,17 +277,8 @@ def _open_studio(atlas: TextureAtlas) -> None:
     """What a worker process does first."""
     global _studio
     torch.set_num_threads(1)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent too, which ends its workers in order
+    start_worker()
     _studio = Studio(atlas)
-
-
-def _end_with_parent() -> None:
-    """End this worker when its parent was killed; it would wait for jobs for ever."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def _do_in_worker(job: Job) -> int:

@@ -1,7 +1,10 @@
 """RoomStream: endless graphs of photographs with exact poses, rendered where the training runs and never stored."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
 
 import numpy as np
 import torch
@@ -9,20 +12,25 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from relograph.errors import ConfigError
-from relograph.geometry import Pose
+from relograph.geometry import Pose, axis_angle_to_matrix
 from relograph.progress import SILENT, Progress
 from relograph.rooms.covisibility import covisibility
-from relograph.rooms.layout import LayoutConfig, make_home, to_tensors
+from relograph.rooms.homes_ahead import made_ahead
+from relograph.rooms.layout import Home, LayoutConfig, make_home, to_tensors
 from relograph.rooms.photograph import Darkroom, Effects, photograph, random_optics
-from relograph.rooms.raycast import first_hits, pixel_centers, ray_directions
+from relograph.rooms.raycast import Kernels, first_hits, pixel_centers, ray_directions
 from relograph.rooms.textures import TextureAtlas, check_seed, make_atlas
-from relograph.rooms.walks import scattered_views, views_of
-from relograph.rooms.world import Rooms, Views
+from relograph.rooms.walks import moved, scattered_views, views_of
+from relograph.rooms.world import Rooms, Views, sent
 
 # Overlap is judged on a coarse grid of rays: a few percent of error, a thousandth of the work.
 PROBE_HEIGHT, PROBE_WIDTH = 18, 24
 # SevenRooms' rooms and walks have seeds that end in 0 to 5 (a missing number counts as 0), so none is a home here.
 STREAM_HOMES = 6
+HOMES_PROBED_AT_ONCE = 8
+"""On a GPU, whose many small kernels cost the same for one home as for some."""
+BESIDE_M, BESIDE_RAD = (0.03, 0.5), (np.radians(1), np.radians(15))
+"""Smallest and largest spread, along and about each axis, of a view beside another."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +65,12 @@ class StreamConfig:
     """Share of graphs whose query was taken in another home than its neighbours."""
     portrait_share: float = 0.0
     """Share of batches of upright photographs; they are as wide as the others are high."""
+    beside_share: float = 0.0
+    """Share of views that are taken beside another, as the frames of a walk are; the others are anywhere."""
+    same_lens_share: float = 0.0
+    """Share of views that are taken with the one lens of their home; the others have a lens of their own."""
+    unseen_graphs: int = 0
+    """Graphs in each batch that are not photographed, for what is learned from geometry alone."""
     layout: LayoutConfig = field(default_factory=LayoutConfig)
     effects: Effects = field(default_factory=Effects)
     seed: int = 0
@@ -73,7 +87,15 @@ class StreamConfig:
             not 0 <= self.max_distortion <= 0.1
         ):  # beyond it, corners of wide images lie outside what the formula can reach
             raise ConfigError(f"max_distortion must be within 0 and 0.1, got {self.max_distortion}. A phone has 0.05.")
-        for name in ("any_roll_share", "useless_share", "elsewhere_share", "portrait_share"):
+        shares = (
+            "any_roll_share",
+            "useless_share",
+            "elsewhere_share",
+            "portrait_share",
+            "beside_share",
+            "same_lens_share",
+        )
+        for name in shares:
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} must be a share within 0 and 1, got {getattr(self, name)}.")
         if self.elsewhere_share and self.num_homes < 2:
@@ -84,11 +106,39 @@ class StreamConfig:
             )
         if min(self.image_height, self.image_width, self.graphs_per_batch, self.num_homes) < 1:
             raise ConfigError("image_height, image_width, graphs_per_batch and num_homes must be at least 1.")
+        if self.unseen_graphs < 0:
+            raise ConfigError(f"unseen_graphs must not be negative, got {self.unseen_graphs}.")
         if not 0 <= self.homes_renewed_per_batch <= self.num_homes:
             raise ConfigError(
                 f"homes_renewed_per_batch must be within 0 and num_homes ({self.num_homes}), "
                 f"got {self.homes_renewed_per_batch}."
             )
+
+
+@dataclass(frozen=True)
+class UnseenGraphs:
+    """D graphs of N cameras, the query first, that nobody photographed: what they would show, rays can tell."""
+
+    rooms: Rooms
+    """The home of each graph."""
+    views: Views
+    """The cameras, those of a graph together."""
+    image_hw: tuple[int, int]
+    num_boxes: int
+
+    @property
+    def T_world_cam(self) -> Pose:
+        """Batch shape [D, N], as the other graphs' of the batch."""
+        return _poses(self.views, len(self.rooms.center))
+
+    @property
+    def K(self) -> Float[Tensor, "D N 3 3"]:
+        return _intrinsics(self.views, len(self.rooms.center))
+
+    @property
+    def distortion(self) -> Float[Tensor, "D N 2"]:
+        distortion: Tensor = self.views.distortion.unflatten(0, (len(self.rooms.center), -1))
+        return distortion
 
 
 @dataclass(frozen=True)
@@ -108,10 +158,57 @@ class StreamBatch:
     """Graphs with the same number show the same home."""
     is_here: Bool[Tensor, "B"]
     """False where the query was taken in another home; its pose then means nothing."""
+    unseen: UnseenGraphs | None = None
+    """Where they were asked for: further graphs of the same homes."""
+
+
+def furnish(config: StreamConfig, range_by_family: Mapping[str, range], home_idx: int) -> tuple[list[np.ndarray], ...]:
+    """Home number `home_idx` of a stream and its cameras, as the arrays of `Rooms` and of `Views`.
+
+    Arrays, since torch would hand tensors from process to process in files, and run out of them.
+    """
+    rng = np.random.default_rng([config.seed, home_idx, STREAM_HOMES])
+    home = make_home(int(rng.integers(2**31)), dict(range_by_family), config.layout)
+    count = config.views_per_home
+    center, R_room_cam = scattered_views(home, rng, count, config.any_roll_share)
+    if config.beside_share:
+        center, R_room_cam = _some_beside_others(home, rng, center, R_room_cam, config.beside_share)
+    focal_px = rng.uniform(*config.focal_range, count) * max(config.image_height, config.image_width)
+    distortion = rng.uniform(-1, 1, (count, 2)) * [config.max_distortion, 0.2 * config.max_distortion]
+    if config.same_lens_share:
+        of_home = rng.random(count) < config.same_lens_share
+        focal_px[of_home], distortion[of_home] = focal_px[0], distortion[0]
+    views = views_of(center, R_room_cam, focal_px, distortion, config.image_height, config.image_width)
+    rooms = to_tensors(home, config.layout)
+    return tuple([tensor.numpy() for tensor in vars(bundle).values()] for bundle in (rooms, views))
+
+
+def _some_beside_others(
+    home: Home,
+    rng: np.random.Generator,
+    center: Float[np.ndarray, "n 3"],
+    R_room_cam: Float[np.ndarray, "n 3 3"],
+    share: float,
+) -> tuple[Float[np.ndarray, "n 3"], Float[np.ndarray, "n 3 3"]]:
+    """The views, a share of them moved beside another one and turned a little from it."""
+    is_beside = rng.random(len(center)) < share
+    is_beside[0] = False  # there is one at least to be beside of
+    parent = rng.choice(np.flatnonzero(~is_beside), int(is_beside.sum()))
+    move_m, turn_rad = (
+        np.exp(rng.uniform(np.log(low), np.log(high), (len(parent), 1))) for low, high in (BESIDE_M, BESIDE_RAD)
+    )
+    center, R_room_cam = center.copy(), R_room_cam.copy()
+    turn = np.asarray(axis_angle_to_matrix(torch.from_numpy(rng.normal(0, turn_rad, (len(parent), 3)))))
+    center[is_beside] = moved(home, rng, center[parent], move_m)
+    R_room_cam[is_beside] = R_room_cam[parent] @ turn
+    return center, R_room_cam
 
 
 class RoomStream:
-    """An endless iterator over `StreamBatch`. On a GPU the renderer is compiled at the first batch."""
+    """An endless iterator over `StreamBatch`. On a GPU the renderer is compiled at the first batch.
+
+    The stream never waits for a GPU, so the next batch is asked for while the GPU still works on this one.
+    """
 
     def __init__(
         self,
@@ -119,64 +216,80 @@ class RoomStream:
         *,
         device: torch.device | str = "cpu",
         atlas: TextureAtlas | None = None,
+        workers: int = 0,
         progress: Progress = SILENT,
     ) -> None:
-        """`atlas` are the textures of all homes; without one, it is made from the seed and stays as it is."""
+        """`atlas` are the textures of all homes; without one, it is made from the seed and stays as it is.
+
+        Homes are furnished ahead by as many processes as `workers` says; they are the same ones without any.
+        """
         self.config = config or StreamConfig()
         self.device = torch.device(device)
         self.atlas = (atlas or make_atlas(self.config.seed, progress=progress)).to(self.device)
+        self.workers = workers
         self._progress = progress
         self._darkroom = Darkroom.on(self.device)
         self.least_overlap = self.config.overlap[0]
         """Of neighbours from now on; a training may lower it as it goes."""
 
-    def _new_home(self, home_idx: int) -> tuple[Rooms, Views, Tensor]:
-        """Home number `home_idx` of this stream, its cameras, and how much each of them sees of each other."""
-        config = self.config
-        rng = np.random.default_rng([config.seed, home_idx, STREAM_HOMES])
-        home = make_home(int(rng.integers(2**31)), self.atlas.range_by_family, config.layout)
-        center, R_room_cam = scattered_views(home, rng, config.views_per_home, config.any_roll_share)
-        longer = max(config.image_height, config.image_width)
-        focal_px = rng.uniform(*config.focal_range, config.views_per_home) * longer
-        distortion = rng.uniform(-1, 1, (config.views_per_home, 2)) * [
-            config.max_distortion,
-            0.2 * config.max_distortion,
-        ]
-        views = views_of(center, R_room_cam, focal_px, distortion, config.image_height, config.image_width)
-        rooms, views = to_tensors(home, config.layout).to(self.device), views.to(self.device)
-        return rooms, views, self._overlaps(rooms, views)
+    def _homes(self) -> Generator[tuple[list[np.ndarray], ...], None, None]:
+        """All homes of this stream, in order."""
+        return made_ahead(partial(furnish, self.config, self.atlas.range_by_family), self.workers)
 
-    def _overlaps(self, rooms: Rooms, views: Views) -> Float[Tensor, "M M"]:
-        """Entry [a, b]: the share of view a that view b sees."""
-        config, count, kernels = self.config, len(views.center), self._darkroom.kernels
-        scale = torch.tensor([PROBE_WIDTH / config.image_width, PROBE_HEIGHT / config.image_height], device=self.device)
-        coarse = Views(
-            views.R_room_cam, views.center, views.focal_px * scale, views.principal_px * scale, views.distortion
-        )
+    def _moved_in(self, homes: list[tuple[list[np.ndarray], ...]]) -> "_Pool":
+        """Homes on the device of this stream, with how much each view sees of each other."""
+        rooms = Rooms(*(torch.from_numpy(np.concatenate(parts)) for parts in zip(*(h[0] for h in homes), strict=True)))
+        views = Views(*(torch.from_numpy(np.concatenate(parts)) for parts in zip(*(h[1] for h in homes), strict=True)))
+        rooms, views = rooms.to(self.device), views.to(self.device)
+        count = self.config.views_per_home
+        # Plain kernels: others would be compiled for every number of homes, and there is little to gain.
+        if self.device.type == "cuda":
+            return _Pool(rooms, views, self._overlaps(rooms, views))
+        of_each = [
+            self._overlaps(rooms[home : home + 1], views[home * count : (home + 1) * count])
+            for home in range(len(homes))
+        ]
+        return _Pool(rooms, views, torch.cat(of_each))
+
+    def _overlaps(self, rooms: Rooms, views: Views) -> Float[Tensor, "homes M M"]:
+        """Entry [home, a, b]: the share of view a that view b sees."""
+        config, homes, count = self.config, len(rooms.center), self.config.views_per_home
+        scale_x, scale_y = PROBE_WIDTH / config.image_width, PROBE_HEIGHT / config.image_height
+
+        def scaled(pixels: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
+            return torch.stack([pixels[:, 0] * scale_x, pixels[:, 1] * scale_y], dim=-1)
+
+        coarse = replace(views, focal_px=scaled(views.focal_px), principal_px=scaled(views.principal_px))
         pixels = pixel_centers(PROBE_HEIGHT, PROBE_WIDTH, self.device)
-        same_room = rooms[torch.zeros(count, dtype=torch.long, device=self.device)]
-        hits = first_hits(same_room, config.layout.num_boxes, views.center, ray_directions(coarse, pixels), kernels)
+        home = torch.arange(homes, device=self.device)
+        of_views = rooms[_each(home, count)]
+        hits = first_hits(of_views, config.layout.num_boxes, views.center, ray_directions(coarse, pixels), Kernels())
         depth_m = hits.depth_m.unflatten(1, (PROBE_HEIGHT, PROBE_WIDTH))
-        a = torch.arange(count, device=self.device).repeat_interleave(count)
-        b = torch.arange(count, device=self.device).repeat(count)
-        return covisibility(coarse[a], depth_m[a], coarse[b], depth_m[b], tolerance=0.1).reshape(count, count)
+        view = torch.arange(count, device=self.device)
+        first = _each(home * count, count * count)
+        a, b = first + _each(view, count).repeat(homes), first + view.repeat(homes * count)
+        seen = covisibility(coarse[a], depth_m[a], coarse[b], depth_m[b], tolerance=0.1)
+        return seen.reshape(homes, count, count)
 
     def _choose(self, overlaps: Float[Tensor, "homes M M"], generator: torch.Generator) -> "_Choice":
         """For every graph its N views, the query first, and their overlap with the query."""
         config = self.config
-        graphs, nodes, views = config.graphs_per_batch, config.num_nodes, config.views_per_home
+        photographed, nodes, views = config.graphs_per_batch, config.num_nodes, config.views_per_home
+        graphs = photographed + config.unseen_graphs
 
         def luck(*shape: int) -> Tensor:
-            return torch.rand(*shape, generator=generator).to(self.device)
+            return sent(torch.rand(*shape, generator=generator), self.device)
 
-        home = torch.randint(config.num_homes, (graphs,), generator=generator).to(self.device)
-        query = torch.randint(views, (graphs,), generator=generator).to(self.device)
+        def number(low: int, high: int) -> Tensor:
+            return sent(torch.randint(low, high, (graphs,), generator=generator), self.device)
+
+        home, query = number(0, config.num_homes), number(0, views)
         seen = overlaps[home, query]  # [B, M]
         low, high = self.least_overlap, config.overlap[1]
         off_range = (low - seen).clamp_min(0) + (seen - high).clamp_min(0)
         # Within the wanted range luck decides; outside it the distance to the range does.
         score = luck(graphs, views) - 1e3 * off_range
-        score[torch.arange(graphs, device=self.device), query] = torch.inf
+        score.scatter_(1, query[:, None], torch.inf)
         chosen = score.topk(nodes, dim=1).indices  # the query first, as its score is infinite
         if config.useless_share:
             useless = (luck(graphs, views) - 1e3 * seen).topk(nodes, dim=1).indices
@@ -187,78 +300,122 @@ class RoomStream:
         overlap[:, 0] = 1
         home_of_node = home[:, None].repeat(1, nodes)
         is_here = luck(graphs) >= config.elsewhere_share
+        is_here[photographed:] = True
         if config.elsewhere_share:
-            other = home + torch.randint(1, config.num_homes, (graphs,), generator=generator).to(self.device)
+            other = home + number(1, config.num_homes)
             home_of_node[:, 0] = torch.where(is_here, home, other % config.num_homes)
             overlap[:, 1:] = torch.where(is_here[:, None], overlap[:, 1:], 0.0)
-        return _Choice(home_of_node, chosen, overlap, is_here)
+        return _Choice(home_of_node, home_of_node * views + chosen, overlap, is_here)
 
     def __iter__(self) -> Iterator[StreamBatch]:
         config = self.config
         generator = torch.Generator().manual_seed(config.seed)
-        pool = []
-        with self._progress.task("furnishing homes", total=config.num_homes) as advance:
-            for home_idx in range(config.num_homes):
-                pool.append(self._new_home(home_idx))
-                advance(1)
-        rooms = Rooms.cat([home[0] for home in pool])
-        views = Views.cat([home[1] for home in pool])  # [homes x M]
-        overlaps = torch.stack([home[2] for home in pool])
-        next_home = config.num_homes
-        while True:
-            choice = self._choose(overlaps, generator)
-            view_idx = (choice.home_of_node * config.views_per_home + choice.view).flatten()
-            is_portrait = bool(torch.rand((), generator=generator) < config.portrait_share)
-            images_in_batch = len(view_idx)
-            optics = random_optics(images_in_batch, config.image_width, generator)
-            # One map is photographed in one light; the query comes at another time of day.
-            map_light = optics.light_gain.unflatten(0, (-1, config.num_nodes))
-            map_light[:, 1:] = map_light[:, 1:2]
-            upright = views[view_idx]
-            batch_views = sensor_turned(upright) if is_portrait else upright
-            images, depth_m = photograph(
-                rooms[choice.home_of_node.flatten()],
-                batch_views,
-                self.atlas,
-                optics.to(self.device),
-                num_boxes=config.layout.num_boxes,
-                height=config.image_height,
-                width=config.image_width,
-                effects=config.effects,
-                darkroom=self._darkroom,
-            )
-            if is_portrait:
-                images, depth_m = turned_back(images), turned_back(depth_m)
-                middle_px = torch.stack(
-                    [config.image_height - upright.principal_px[:, 1], upright.principal_px[:, 0]], 1
-                )
-                upright = replace(upright, principal_px=middle_px, focal_px=upright.focal_px.flip(1))
-            yield self._as_batch(images, depth_m, upright, choice)
-            for _ in range(config.homes_renewed_per_batch):
-                slot = next_home % config.num_homes
-                new_rooms, new_views, new_overlaps = self._new_home(next_home)
-                for old, new in zip(vars(rooms).values(), vars(new_rooms).values(), strict=True):
-                    old[slot] = new[0]
-                for old, new in zip(vars(views).values(), vars(new_views).values(), strict=True):
-                    old[slot * config.views_per_home : (slot + 1) * config.views_per_home] = new
-                overlaps[slot] = new_overlaps
-                next_home += 1
+        with closing(self._homes()) as homes:
+            pool = self._filled(homes)
+            while True:
+                yield self._batch(pool, generator)
+                if config.homes_renewed_per_batch:
+                    new = self._moved_in(list(islice(homes, config.homes_renewed_per_batch)))
+                    pool.replace_oldest(new, config.views_per_home)
 
-    def _as_batch(self, images: Tensor, depth_m: Tensor, views: Views, choice: "_Choice") -> StreamBatch:
-        graphs = (self.config.graphs_per_batch, self.config.num_nodes)
-        K = torch.zeros(len(views.center), 3, 3, device=self.device)
-        K[:, 0, 0], K[:, 1, 1], K[:, 2, 2] = views.focal_px[:, 0], views.focal_px[:, 1], 1
-        K[:, :2, 2] = views.principal_px
+    def _filled(self, homes: Iterator[tuple[list[np.ndarray], ...]]) -> "_Pool":
+        """The first homes of the stream."""
+        pools, missing = [], self.config.num_homes
+        with self._progress.task("furnishing homes", total=missing) as advance:
+            while missing:
+                some = list(islice(homes, min(missing, HOMES_PROBED_AT_ONCE)))
+                pools.append(self._moved_in(some))
+                advance(len(some))
+                missing -= len(some)
+        return _Pool(
+            Rooms.cat([pool.rooms for pool in pools]),
+            Views.cat([pool.views for pool in pools]),
+            torch.cat([pool.overlaps for pool in pools]),
+        )
+
+    def _batch(self, pool: "_Pool", generator: torch.Generator) -> StreamBatch:
+        """Graphs of the present homes."""
+        config, size_hw = self.config, (self.config.image_height, self.config.image_width)
+        choice = self._choose(pool.overlaps, generator)
+        num_images = config.graphs_per_batch * config.num_nodes
+        is_portrait = bool(torch.rand((), generator=generator) < config.portrait_share)
+        optics = random_optics(num_images, config.image_width, generator)
+        # One map is photographed in one light; the query comes at another time of day.
+        map_light = optics.light_gain.unflatten(0, (-1, config.num_nodes))
+        map_light[:, 1:] = map_light[:, 1:2]
+        views = pool.views[choice.view.flatten()]
+        on_sensor = views[:num_images]
+        images, depth_m = photograph(
+            pool.rooms[choice.home_of_node[: config.graphs_per_batch].flatten()],
+            sensor_turned(on_sensor) if is_portrait else on_sensor,
+            self.atlas,
+            optics.to(self.device),
+            num_boxes=config.layout.num_boxes,
+            height=config.image_height,
+            width=config.image_width,
+            effects=config.effects,
+            darkroom=self._darkroom,
+        )
+        if is_portrait:
+            images, depth_m, size_hw = turned_back(images), turned_back(depth_m), (size_hw[1], size_hw[0])
+            middle_px = torch.stack([config.image_height - views.principal_px[:, 1], views.principal_px[:, 0]], dim=1)
+            views = replace(views, principal_px=middle_px, focal_px=views.focal_px.flip(1))
+        unseen = None
+        if config.unseen_graphs:
+            rooms = pool.rooms[choice.home_of_node[config.graphs_per_batch :, -1]]
+            unseen = UnseenGraphs(rooms, views[num_images:], size_hw, config.layout.num_boxes)
+        shown = choice[: config.graphs_per_batch]
+        graphs = (config.graphs_per_batch, config.num_nodes)
         return StreamBatch(
             images=images.unflatten(0, graphs),
             depth_m=depth_m.unflatten(0, graphs),
-            T_world_cam=Pose(views.R_room_cam.unflatten(0, graphs), views.center.unflatten(0, graphs)),
-            K=K.unflatten(0, graphs),
-            distortion=views.distortion.unflatten(0, graphs),
-            overlap=choice.overlap,
-            home=choice.home_of_node[:, -1],
-            is_here=choice.is_here,
+            T_world_cam=_poses(views[:num_images], graphs[0]),
+            K=_intrinsics(views[:num_images], graphs[0]),
+            distortion=views.distortion[:num_images].unflatten(0, graphs),
+            overlap=shown.overlap,
+            home=shown.home_of_node[:, -1],
+            is_here=shown.is_here,
+            unseen=unseen,
         )
+
+
+def _each(numbers: Int[Tensor, "n"], times: int) -> Int[Tensor, "m"]:
+    """Every number so many times, one after the other; unlike `repeat_interleave` it asks no GPU for a size."""
+    return numbers[:, None].expand(-1, times).flatten()
+
+
+def _poses(views: Views, num_graphs: int) -> Pose:
+    graphs = (num_graphs, -1)
+    return Pose(views.R_room_cam.unflatten(0, graphs), views.center.unflatten(0, graphs))
+
+
+def _intrinsics(views: Views, num_graphs: int) -> Float[Tensor, "B N 3 3"]:
+    K = torch.diag_embed(torch.cat([views.focal_px, torch.ones_like(views.focal_px[:, :1])], dim=1))
+    K[:, :2, 2] = views.principal_px
+    of_graphs: Tensor = K.unflatten(0, (num_graphs, -1))
+    return of_graphs
+
+
+@dataclass
+class _Pool:
+    """The homes that are shown at present."""
+
+    rooms: Rooms
+    views: Views
+    """M of each home, one home after the other."""
+    overlaps: Float[Tensor, "homes M M"]
+    oldest: int = 0
+
+    def replace_oldest(self, new: "_Pool", views_per_home: int) -> None:
+        """Put homes in the place of those that have been here longest."""
+        num_homes, count = len(self.overlaps), len(new.overlaps)
+        slots = torch.arange(self.oldest, self.oldest + count, device=self.overlaps.device) % num_homes
+        for kept, parts in ((self.rooms, new.rooms), (self.views, new.views)):
+            per_home = 1 if kept is self.rooms else views_per_home
+            for old, fresh in zip(vars(kept).values(), vars(parts).values(), strict=True):
+                old.unflatten(0, (num_homes, per_home))[slots] = fresh.unflatten(0, (count, per_home))
+        self.overlaps[slots] = new.overlaps
+        self.oldest = (self.oldest + count) % num_homes
 
 
 @dataclass(frozen=True)
@@ -267,8 +424,12 @@ class _Choice:
 
     home_of_node: Int[Tensor, "B N"]
     view: Int[Tensor, "B N"]
+    """Among those of all homes."""
     overlap: Float[Tensor, "B N"]
     is_here: Bool[Tensor, "B"]
+
+    def __getitem__(self, graphs: slice) -> "_Choice":
+        return _Choice(self.home_of_node[graphs], self.view[graphs], self.overlap[graphs], self.is_here[graphs])
 
 
 def sensor_turned(views: Views) -> Views:

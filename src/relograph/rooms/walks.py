@@ -15,6 +15,8 @@ STEP_S = 1 / 30
 """A walk is made at the frame rate of a phone's video."""
 MIN_DISTANCE_M = 0.12
 """No camera centre is ever nearer to a surface."""
+MOVE_TRIES, MOVE_CLEARANCE_M = 20, 0.15
+"""How often a place beside another is drawn, and how far it keeps from things."""
 
 
 @dataclass(frozen=True)
@@ -200,3 +202,16 @@ def scattered_views(
     any_roll = rng.random(count) < any_roll_share
     roll = np.where(any_roll, rng.uniform(-np.pi, np.pi, count), rng.normal(0, np.radians(6), count))
     return center, look_rotation(gaze, roll)
+
+
+def moved(
+    home: Home, rng: Generator, center: Float[np.ndarray, "n 3"], move_m: float | Float[np.ndarray, "n 1"]
+) -> Float[np.ndarray, "n 3"]:
+    """Places around others, none of them in or at a piece of furniture; where luck finds none, the place itself."""
+    beside, is_free = center.copy(), np.zeros(len(center), dtype=bool)
+    for _ in range(MOVE_TRIES):
+        tried = center + rng.normal(0, move_m, center.shape)
+        accepted = ~is_free & (distance_to_solids(home, tried) > MOVE_CLEARANCE_M)
+        beside[accepted] = tried[accepted]
+        is_free |= accepted
+    return beside

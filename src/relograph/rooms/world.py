@@ -15,6 +15,14 @@ from torch import Tensor
 
 NUM_LIGHTS = 3
 
+
+def sent(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """The tensor on a device. A copy to a GPU goes through locked memory: any other waits until the GPU is idle."""
+    if torch.device(device).type == "cuda" and not tensor.is_cuda:
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
 Bundle = TypeVar("Bundle", bound="TensorBundle")  # not typing.Self, which a checker at run time cannot follow
 
 
@@ -24,7 +32,7 @@ class TensorBundle:
 
     def to(self: Bundle, device: torch.device | str) -> Bundle:
         """The same record on another device."""
-        return type(self)(*(getattr(self, field.name).to(device) for field in fields(self)))
+        return type(self)(*(sent(getattr(self, field.name), device) for field in fields(self)))
 
     def __getitem__(self: Bundle, index: Tensor | slice) -> Bundle:
         """The chosen entries; an index may repeat."""
