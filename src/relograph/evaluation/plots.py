@@ -30,7 +30,7 @@ from relograph.evaluation.writing import write_whole
 
 FORMATS = ("png", "pdf", "svg")
 
-_INK, _GREY, _PALE = "#22262b", "#6b7480", "#cdd3da"
+INK, GREY, PALE = "#22262b", "#6b7480", "#cdd3da"
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7B4B2A", "#882255")
 _LINE_STYLES = ("-", (0, (6, 1.6)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
 
@@ -81,8 +81,8 @@ def cumulative_errors_figure(
     verticals are the thresholds of the recalls. The method called `baseline` is drawn in black.
     """
     methods = {name: _errors_of(predictions) for name, predictions in predictions_by_method.items()}
-    styles = _styles(list(methods), baseline)
-    figure, panels = _two_panels(title)
+    styles = method_styles(list(methods), baseline)
+    figure, panels = two_panels(title)
     for kind, (axes, about) in enumerate(zip(panels, _KINDS, strict=True)):
         axes.set_xscale("log")
         _label_in_plain_numbers(axes.xaxis)
@@ -95,14 +95,14 @@ def cumulative_errors_figure(
             share = np.cumsum(method.weight[order])
             axes.plot(error, share, drawstyle="steps-post", label=name, **styles[name])
         for threshold in about.thresholds:
-            axes.axvline(threshold, color=_PALE, linewidth=1.0, zorder=0)
+            axes.axvline(threshold, color=PALE, linewidth=1.0, zorder=0)
             axes.text(
-                threshold, 1.012, about.threshold_text(threshold), color=_GREY, fontsize=8, ha="center", va="bottom"
+                threshold, 1.012, about.threshold_text(threshold), color=GREY, fontsize=8, ha="center", va="bottom"
             )
         axes.set_ylim(0, 1)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-        _finish(axes, about.label, "" if kind else "queries with a smaller error", errors)
-    _legend_below(figure, panels[0])
+        finish_axes(axes, about.label, "" if kind else "queries with a smaller error", errors)
+    legend_below(figure, panels[0])
     return figure
 
 
@@ -120,10 +120,10 @@ def errors_by_distance_figure(
     copies its pose.
     """
     methods = {name: _errors_of(predictions) for name, predictions in predictions_by_method.items()}
-    styles = _styles(list(methods), baseline)
+    styles = method_styles(list(methods), baseline)
     distance_m = np.concatenate([np.zeros(0), *(method.nearest[0] for method in methods.values())])
-    edges = _bin_edges(distance_m, num_bins)
-    figure, panels = _two_panels(title)
+    edges = bin_edges(distance_m, num_bins)
+    figure, panels = two_panels(title)
     for kind, (axes, about) in enumerate(zip(panels, _KINDS, strict=True)):
         axes.set_yscale("log")
         _label_in_plain_numbers(axes.yaxis)
@@ -140,11 +140,11 @@ def errors_by_distance_figure(
         copied = np.concatenate([np.zeros(0), *(method.nearest[kind] for method in methods.values())])
         x, quartiles = _quartiles_by_bin(distance_m, copied, edges)
         median = np.maximum(quartiles[:, 1], about.smallest)
-        axes.plot(x, median, ":", color=_GREY, linewidth=1.5, label="pose of the nearest reference", zorder=2)
+        axes.plot(x, median, ":", color=GREY, linewidth=1.5, label="pose of the nearest reference", zorder=2)
         axes.set_ylim(_limits([*drawn, median], about, ()))
         axes.set_xlim(0, 1.02 * x[-1] if len(x) and x[-1] > 0 else 1)
-        _finish(axes, "distance to the nearest reference [m]", about.label, drawn)
-    _legend_below(figure, panels[0])
+        finish_axes(axes, "distance to the nearest reference [m]", about.label, drawn)
+    legend_below(figure, panels[0])
     return figure
 
 
@@ -167,10 +167,10 @@ def rounds_figure(
     panels = figure.subplots(1, len(grids), squeeze=False)[0]
     for axes, (heading, grid) in zip(panels, grids.items(), strict=True):
         _draw_grid(axes, grid)
-        axes.set_title(heading, fontsize=10, color=_INK, pad=8)
-    panels[0].set_ylabel("rounds in training", color=_INK)
+        axes.set_title(heading, fontsize=10, color=INK, pad=8)
+    panels[0].set_ylabel("rounds in training", color=INK)
     if title:
-        figure.suptitle(title, fontsize=12, color=_INK)
+        figure.suptitle(title, fontsize=12, color=INK)
     return figure
 
 
@@ -204,7 +204,7 @@ def _errors_of(predictions: Predictions) -> _Errors:
     )
 
 
-def _bin_edges(distance_m: Float64[np.ndarray, "P"], num_bins: int) -> Float64[np.ndarray, "edges"]:
+def bin_edges(distance_m: Float64[np.ndarray, "P"], num_bins: int) -> Float64[np.ndarray, "edges"]:
     """Edges of at most that many bins with about as many distances in each."""
     known = distance_m[np.isfinite(distance_m)]
     if not len(known):
@@ -228,23 +228,24 @@ def _quartiles_by_bin(
 # How it looks
 
 
-def _two_panels(title: str) -> tuple[Figure, list[Axes]]:
+def two_panels(title: str) -> tuple[Figure, list[Axes]]:
+    """A white figure with two axes side by side."""
     layout = ConstrainedLayoutEngine(wspace=0.06)
     figure = Figure(figsize=(11, 5.0), dpi=130, facecolor="white", layout=layout)
     panels = list(figure.subplots(1, 2))
     if title:
-        figure.suptitle(title, fontsize=12, color=_INK)
+        figure.suptitle(title, fontsize=12, color=INK)
     return figure, panels
 
 
-def _styles(names: Sequence[str], baseline: str | None) -> dict[str, dict[str, Any]]:
+def method_styles(names: Sequence[str], baseline: str | None) -> dict[str, dict[str, Any]]:
     """How the line of each method looks, by its place in the order, so that it looks alike in every panel."""
     styles: dict[str, dict[str, Any]] = {}
     for place, name in enumerate(name for name in names if name != baseline):
         color, line_style = _COLORS[place % len(_COLORS)], _LINE_STYLES[place % len(_LINE_STYLES)]
         styles[name] = {"color": color, "linestyle": line_style, "linewidth": 1.9, "zorder": 3}
     if baseline is not None:
-        styles[baseline] = {"color": _INK, "linestyle": "-", "linewidth": 1.9, "zorder": 2}
+        styles[baseline] = {"color": INK, "linestyle": "-", "linewidth": 1.9, "zorder": 2}
     return styles
 
 
@@ -264,16 +265,17 @@ def _label_in_plain_numbers(axis: Axis) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def _finish(axes: Axes, x_label: str, y_label: str, drawn: Iterable[Float64[np.ndarray, "_"]]) -> None:
-    axes.set_xlabel(x_label, color=_INK)
-    axes.set_ylabel(y_label, color=_INK)
+def finish_axes(axes: Axes, x_label: str, y_label: str, drawn: Iterable[Float64[np.ndarray, "_"]]) -> None:
+    """Labels, a pale grid and no frame; where nothing of what was `drawn` is finite, a sentence says so."""
+    axes.set_xlabel(x_label, color=INK)
+    axes.set_ylabel(y_label, color=INK)
     axes.grid(color="#eef0f3", linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.tick_params(color=_GREY, labelcolor=_INK, which="both")
+    axes.tick_params(color=GREY, labelcolor=INK, which="both")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
-        axes.spines[side].set_color(_GREY)
+        axes.spines[side].set_color(GREY)
     if not any(np.isfinite(values).any() for values in drawn):
         axes.text(
             0.5,
@@ -282,11 +284,12 @@ def _finish(axes: Axes, x_label: str, y_label: str, drawn: Iterable[Float64[np.n
             transform=axes.transAxes,
             ha="center",
             va="center",
-            color=_GREY,
+            color=GREY,
         )
 
 
-def _legend_below(figure: Figure, axes: Axes) -> None:
+def legend_below(figure: Figure, axes: Axes) -> None:
+    """One legend for all axes, in as many columns as have room."""
     handles, labels = axes.get_legend_handles_labels()
     if handles:
         columns = max(1, min(4, len(labels), 146 // (max(map(len, labels)) + 9)))  # a line has room for 146 characters
@@ -305,7 +308,7 @@ def _draw_grid(axes: Axes, losses: Mapping[tuple[int, int], float]) -> None:
         place = 0.1 + 0.8 * ((loss - low) / (high - low) if high > low else 1.0)
         axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor=colors(1 - place), edgecolor="white", lw=2))
         best = math.isclose(loss, low)
-        ink = "white" if 1 - place > 0.5 else _INK
+        ink = "white" if 1 - place > 0.5 else INK
         axes.text(
             column,
             row,
@@ -322,8 +325,8 @@ def _draw_grid(axes: Axes, losses: Mapping[tuple[int, int], float]) -> None:
     axes.set(xlim=(-0.5, max(len(tested), 1) - 0.5), ylim=(max(len(trained), 1) - 0.5, -0.5))
     axes.set_xticks(range(len(tested)), [f"R = {rounds}" for rounds in tested])
     axes.set_yticks(range(len(trained)), [f"R = {rounds}" for rounds in trained])
-    axes.tick_params(length=0, labelcolor=_INK)
-    axes.set_xlabel("rounds at test time", color=_INK)
+    axes.tick_params(length=0, labelcolor=INK)
+    axes.set_xlabel("rounds at test time", color=INK)
     axes.set_facecolor("#f3f5f7")
     for spine in axes.spines.values():
         spine.set_visible(False)
