@@ -1,5 +1,7 @@
 """Homes that nobody trains on: maps with one lens, queries near them with lenses of their own, the same every time."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from numpy.testing import assert_array_equal
@@ -43,6 +45,20 @@ def test_the_same_numbers_give_the_same_home_and_parts_never_meet(home: RoomMap)
     assert_array_equal(again.images, home.images)
     assert_array_equal(again.T_world_cam.t, home.T_world_cam.t)
     assert not torch.equal(other.T_world_cam.t, home.T_world_cam.t)
+
+
+def test_every_query_sees_something_of_the_map_and_a_view_sees_itself(home: RoomMap) -> None:
+    assert home.overlap.shape == (26, 10)
+    assert (home.overlap[:10].diagonal() > 0.95).all()
+    assert home.overlap[home.is_query].amax(dim=1).median() > 0.3
+
+
+def test_unseen_views_share_next_to_nothing_with_the_map_and_leave_the_rest_as_it_was(home: RoomMap) -> None:
+    (with_unseen,) = room_maps("test", replace(SMALL, unseen_views=5), atlas=tiny_atlas())
+    assert with_unseen.is_unseen.sum() >= 1
+    assert with_unseen.overlap[with_unseen.is_unseen].max() < 0.02
+    assert not (with_unseen.is_unseen & with_unseen.is_query).any()
+    assert_array_equal(with_unseen.images[~with_unseen.is_unseen], home.images)
 
 
 def test_seeds_of_the_parts_are_seeds_of_a_stream() -> None:

@@ -5,7 +5,7 @@ the first, weights and thresholds are chosen on the second, and the third is onl
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -16,16 +16,21 @@ from torch import Tensor
 from relograph.errors import ConfigError
 from relograph.geometry import Pose, axis_angle_to_matrix
 from relograph.progress import SILENT, Progress
+from relograph.rooms.covisibility import covisibility
 from relograph.rooms.layout import Home, LayoutConfig, make_home, to_tensors
-from relograph.rooms.photograph import Darkroom, Effects, photograph, random_optics
+from relograph.rooms.photograph import Darkroom, Effects, Optics, photograph, random_optics
+from relograph.rooms.raycast import Kernels, first_hits, pixel_centers, ray_directions
 from relograph.rooms.textures import TextureAtlas, make_atlas
-from relograph.rooms.walks import moved, views_of, walk
-from relograph.rooms.world import Views
+from relograph.rooms.walks import moved, scattered_views, views_of, walk
+from relograph.rooms.world import Rooms, Views
 
 Part = Literal["training", "validation", "test"]
 FIRST_SEED: dict[Part, int] = {"training": 0, "validation": 1_000_000_000, "test": 2_000_000_000}
 VIEWS_AT_ONCE = 32
 WALK_STEPS = 1024
+UNSEEN_OVERLAP, UNSEEN_TRIES = 0.02, 24
+"""A view that shares less than this with every view of the map is unseen; so many are tried for each one wanted."""
+PROBE_HEIGHT, PROBE_WIDTH = 18, 24  # overlap is judged on a coarse grid of rays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +43,8 @@ class RoomMapConfig:
     """Photographs in a map."""
     query_views: int = 50
     """Queries in each home."""
+    unseen_views: int = 0
+    """Photographs of each home in which next to nothing is to be seen of what the map shows; few homes have many."""
     image_height: int = 240
     """Pixels."""
     image_width: int = 320
@@ -54,13 +61,15 @@ class RoomMapConfig:
     """Share of queries that are turned about their view by any angle instead."""
 
     def __post_init__(self) -> None:
+        if self.unseen_views < 0:
+            raise ConfigError(f"unseen_views must be 0 or more, got {self.unseen_views}.")
         if min(self.num_homes, self.map_views, self.query_views) < 1:
             raise ConfigError("num_homes, map_views and query_views must be at least 1.")
 
 
 @dataclass(frozen=True)
 class RoomMap:
-    """One home: photographs with their poses, some of them the map, the others its queries."""
+    """One home: photographs with their poses, of which M are the map; then its queries, then what it has not seen."""
 
     images: UInt8[Tensor, "F H W 3"]
     T_world_cam: Pose
@@ -68,6 +77,10 @@ class RoomMap:
     K: Float[Tensor, "F 3 3"]
     distortion: Float[Tensor, "F 2"]
     is_query: Bool[Tensor, "F"]
+    is_unseen: Bool[Tensor, "F"]
+    """Taken in the home, and yet not to be found in the map."""
+    overlap: Float[Tensor, "F M"]
+    """Share of each view that each view of the map sees, by depth, within [0, 1]."""
 
 
 def room_maps(
@@ -95,26 +108,43 @@ def room_maps(
             optics = random_optics(len(is_query), config.image_width, torch.Generator().manual_seed(home_idx))
             optics.light_gain[~is_query] = optics.light_gain[0].clone()
             rooms = to_tensors(home, layout).to(device)
+            # The others stay the same, however many of these there are.
+            unseen_rng = np.random.default_rng([first_seed, home_idx, 1])
+            unseen = _unseen_views(config, home, unseen_rng, rooms, layout.num_boxes, views[: config.map_views])
+            is_unseen = torch.arange(len(is_query) + len(unseen.center)) >= len(is_query)
+            is_query = torch.cat([is_query, torch.zeros(len(unseen.center), dtype=torch.bool)])
+            unseen_generator = torch.Generator().manual_seed(home_idx + 1_000_000)
+            unseen_optics = random_optics(len(unseen.center), config.image_width, unseen_generator)
+            views, optics = Views.cat([views, unseen]), Optics.cat([optics, unseen_optics])
             images = []
-            for start in range(0, len(is_query), VIEWS_AT_ONCE):
-                some = slice(start, start + VIEWS_AT_ONCE)
-                count = len(is_query[some])
+            for some in torch.arange(len(is_query)).split(VIEWS_AT_ONCE):
+                # A GPU's renderer is compiled for one number of views, so the last ones are filled up with one of them.
+                filled = some if device.type == "cpu" else some.new_full((VIEWS_AT_ONCE,), int(some[-1]))
+                filled[: len(some)] = some
                 pixels, _ = photograph(
-                    rooms[torch.zeros(count, dtype=torch.long, device=device)],
-                    views[some].to(device),
+                    rooms[torch.zeros(len(filled), dtype=torch.long, device=device)],
+                    views[filled].to(device),
                     atlas,
-                    optics[some].to(device),
+                    optics[filled].to(device),
                     num_boxes=layout.num_boxes,
                     height=config.image_height,
                     width=config.image_width,
                     effects=Effects(),
                     darkroom=darkroom,
                 )
-                images.append(pixels.permute(0, 2, 3, 1))
+                images.append(pixels[: len(some)].permute(0, 2, 3, 1))
             K = torch.zeros(len(is_query), 3, 3)
             K[:, 0, 0], K[:, 1, 1], K[:, 2, 2] = views.focal_px[:, 0], views.focal_px[:, 1], 1
             K[:, :2, 2] = views.principal_px
-            yield RoomMap(torch.cat(images), Pose(views.R_room_cam, views.center), K, views.distortion, is_query)
+            yield RoomMap(
+                torch.cat(images),
+                Pose(views.R_room_cam, views.center),
+                K,
+                views.distortion,
+                is_query,
+                is_unseen,
+                _shares_seen(config, rooms, layout.num_boxes, views, views[: config.map_views]),
+            )
             advance(1)
 
 
@@ -140,6 +170,48 @@ def _views_of_home(config: RoomMapConfig, home: Home, rng: np.random.Generator) 
         config.image_width,
     )
     return views, torch.from_numpy(is_query)
+
+
+def _unseen_views(
+    config: RoomMapConfig, home: Home, rng: np.random.Generator, rooms: Rooms, num_boxes: int, map_views: Views
+) -> Views:
+    """Cameras anywhere in the home that see next to nothing of what the map shows, as far as luck finds them."""
+    count = config.unseen_views * UNSEEN_TRIES
+    if not count:
+        return map_views[:0]
+    longer = max(config.image_height, config.image_width)
+    tried = views_of(
+        *scattered_views(home, rng, count),
+        rng.uniform(*config.focal_range, count) * longer,
+        rng.uniform(-1, 1, (count, 2)) * [config.max_distortion, 0.2 * config.max_distortion],
+        config.image_height,
+        config.image_width,
+    )
+    seen = _shares_seen(config, rooms, num_boxes, tried, map_views).amax(dim=1)
+    return tried[(seen < UNSEEN_OVERLAP).nonzero().squeeze(1)[: config.unseen_views]]
+
+
+def _shares_seen(
+    config: RoomMapConfig, rooms: Rooms, num_boxes: int, views_a: Views, views_b: Views
+) -> Float[Tensor, "A B"]:
+    """Entry [a, b]: the share of view a that view b sees, in one room, on the CPU."""
+    device = rooms.center.device
+    scale = torch.tensor([PROBE_WIDTH / config.image_width, PROBE_HEIGHT / config.image_height])
+
+    def probed(views: Views) -> tuple[Views, Float[Tensor, "n h w"]]:
+        coarse = replace(views, focal_px=views.focal_px * scale, principal_px=views.principal_px * scale).to(device)
+        same_room = rooms[torch.zeros(len(views.center), dtype=torch.long, device=device)]
+        rays = ray_directions(coarse, pixel_centers(PROBE_HEIGHT, PROBE_WIDTH, device))
+        hits = first_hits(same_room, num_boxes, coarse.center, rays, Kernels())
+        return coarse, hits.depth_m.unflatten(1, (PROBE_HEIGHT, PROBE_WIDTH))
+
+    (coarse_a, depth_a), (coarse_b, depth_b) = probed(views_a), probed(views_b)
+    num_b = len(depth_b)
+    rows = []
+    for a in range(len(depth_a)):
+        of_a = torch.full((num_b,), a, device=device)
+        rows.append(covisibility(coarse_a[of_a], depth_a[of_a], coarse_b, depth_b, tolerance=0.1))
+    return torch.stack(rows).cpu()
 
 
 def _turns(rng: np.random.Generator, config: RoomMapConfig) -> Float[np.ndarray, "n 3 3"]:
