@@ -16,6 +16,7 @@ from relograph.models.shipped import (
     CALIBRATION_FILE,
     SHIPPED_WEIGHTS,
     Calibration,
+    Odds,
     load_match_gnn,
     save_calibration,
     save_match_gnn,
@@ -48,7 +49,8 @@ def folder(tmp_path: Path, network: MatchGNN) -> Path:
 
 
 def calibration_of(folder: Path) -> Calibration:
-    return Calibration({"inliers": 0.5, "sigma": -1.0}, 0.25, 0.6, load_match_gnn(folder).sha256, 1000)
+    solved, regressed = Odds({"inliers": 0.5, "precision": 1.0}, 0.25, 0.6), Odds({"overlap": 1.0}, -3.0, 0.7)
+    return Calibration(solved, regressed, load_match_gnn(folder).sha256, 1000)
 
 
 @torch.no_grad()
@@ -125,7 +127,7 @@ def test_a_calibration_of_other_weights_is_refused(folder: Path):
         load_match_gnn(folder)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"weight_by_sign": 3}', "not json"])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"solved": 3}', "not json", '{"solved": {"weight_by_sign": 3}}'])
 def test_a_damaged_calibration_is_one_clear_line(folder: Path, text: str):
     (folder / CALIBRATION_FILE).write_text(text)
     with pytest.raises(CheckpointError, match="expected a calibration of MatchGNN"):

@@ -19,16 +19,23 @@ CALIBRATION_FILE = "calibration.json"
 
 
 @dataclass(frozen=True)
-class Calibration:
-    """How sure an answer is, learned from answers in validation rooms: a logistic regression on a few signs.
-
-    The log odds that an answer is right are `bias` plus the signs times their weights.
-    """
+class Odds:
+    """A logistic regression: the log odds that an answer is right are `bias` plus its signs times their weights."""
 
     weight_by_sign: Mapping[str, float]
     bias: float
     threshold: float
     """Answers that are less likely right than this are refused."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How sure answers are, learned from answers in validation rooms."""
+
+    solved: Odds
+    """Of poses that were solved from matches."""
+    regressed: Odds
+    """Of poses that the network said."""
     network_sha256: str
     """Of the weights that gave the answers."""
     num_answers: int
@@ -136,10 +143,13 @@ def _read_calibration(path: Path, network_sha256: str) -> Calibration | None:
         return None
     try:
         values = json.loads(path.read_text())
-        calibration = Calibration(**{**values, "weight_by_sign": dict(values["weight_by_sign"])})
-        numbers = [*calibration.weight_by_sign.values(), calibration.bias, calibration.threshold]
+        roads = {name: Odds(**values[name]) for name in ("solved", "regressed")}
+        calibration = Calibration(**{**values, **roads})
+        numbers = [
+            number for odds in roads.values() for number in (*odds.weight_by_sign.values(), odds.bias, odds.threshold)
+        ]
         is_whole = all(isinstance(number, int | float) and math.isfinite(number) for number in numbers)
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         is_whole = False
     if not is_whole:
         raise CheckpointError(

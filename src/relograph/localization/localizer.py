@@ -1,0 +1,445 @@
+"""Photo in, pose out: the query finds references in a map, is matched with them, and the matches are solved for a pose.
+
+encode     the query to dense features and a descriptor
+retrieve   references that look like it, spread out in space
+match      every cell of the query with every reference; the network says a pose, edge by edge and fused
+solve      the matches for the pose that explains most of them, started from the network's
+judge      how sure that is; what is not sure enough is refused
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from math import degrees, inf, log1p, sqrt
+from pathlib import Path
+from time import perf_counter
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from relograph.errors import ConfigError, DatasetError, MissingExtraError
+from relograph.geometry import Camera, Pose, pose_error
+from relograph.graphs.correspondence import Lenses, cell_anchors
+from relograph.localization.confidence import UNCALIBRATED, confidence, sureness
+from relograph.localization.focal import UnknownFocal
+from relograph.localization.map_features import MapFeatures
+from relograph.localization.photos import AnyCamera, QueryImage, QueryPhoto, WorkingSize, read_query
+from relograph.localization.solver import MatchedPoints, SolverAnswer, solve_query_pose
+from relograph.localization.spread import choose_spread_references
+from relograph.models.match_gnn import COARSE_STRIDE, ImageFeatures, MatchAnswers, Matches
+from relograph.models.shipped import Calibration, LoadedMatchGNN
+from relograph.retrieval import ExactIndex
+from relograph.scenes.frame import FileSource
+
+Solver = Literal["auto", "regress", "geometric"]
+
+MAX_REFERENCES = 32
+CANDIDATES_PER_REFERENCE = 5
+"""Photos that look like the query, for each that is chosen among them for spread."""
+MIN_CONFIDENCE = 0.1
+"""Of a match that the solver gets to see."""
+MATCHES_PER_REFERENCE = 300
+SHARPEST_PX = 1.0
+"""Places are not weighed as more precise than this: fine features are two pixels apart."""
+QUERY_GROUP, MAP_GROUP = -2, -1
+"""Of focal lengths of which nothing is known: the query's own, and one for all such photos of the map."""
+
+
+@dataclass(frozen=True)
+class UsedReference:
+    """A photo of the map that the query was compared with."""
+
+    row: int
+    name: str
+    similarity: float
+    """Of its descriptor and the query's, a cosine."""
+    overlap: float
+    """Share of the query that it sees, as the network guesses."""
+    num_matches: int
+    """That the solver was given."""
+    num_inliers: int
+    """Of those, the ones that agree with the solved pose."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Where a photo was taken, or why that cannot be said."""
+
+    T_world_cam: Pose | None
+    """Camera to world in metres, float64; None where the photo was not localized."""
+    localized: bool
+    confidence: float
+    """The chance that the best pose is within 25 cm and 10 degrees of the truth."""
+    reason: str
+    """Why the photo was not localized, or what is not known of its pose; empty where all is well."""
+    T_regressed: Pose | None = None
+    """The pose that the network says, sure or not."""
+    T_solved: Pose | None = None
+    """The pose that matches agree on, sure or not; None where they agree on none, or nobody asked them."""
+    covariance: Float[Tensor, "6 6"] = field(default_factory=lambda: torch.diag(torch.full((6,), inf)).double())
+    """Of the rotation vector in the camera's frame (radians) and of the centre in the world (metres)."""
+    scale_observable: bool = False
+    """Whether matches alone tell how far the query is from the references."""
+    num_inliers: int = 0
+    focal_px: float | None = None
+    """The query's focal length in pixels of the photo, given or found; None where it is neither."""
+    references: tuple[UsedReference, ...] = ()
+    signs: Mapping[str, float] = field(default_factory=dict)
+    """What the confidence was made from."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """By stage: encode, retrieve, match, solve."""
+
+    @property
+    def T_best(self) -> Pose | None:
+        """The pose that would be the answer were it sure enough: what matches agree on, or what the network says."""
+        return self.T_regressed if self.T_solved is None else self.T_solved
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A query and its references after matching: all that the rest of the road needs."""
+
+    rows: tuple[int, ...]
+    """Of the references in the map."""
+    names: tuple[str, ...]
+    similarity: Float[Tensor, "R"]
+    matches: Matches
+    """Of one query with R references."""
+    T_world_ref: Pose
+    """Batch shape [R], float64, on the CPU."""
+    query_hw: tuple[int, int]
+    query_camera: Camera | UnknownFocal
+    """Of what the network saw of the query."""
+    ref_cameras: tuple[Camera | UnknownFocal, ...]
+    T_world_edges: Pose
+    """What each edge says about the query's pose, batch shape [R], float64."""
+    log_sigma: Float[Tensor, "R 2"]
+    """Log of the error that each edge expects: metres, radians."""
+    overlap: Float[Tensor, "R"]
+    """Logits of the share of the query that each reference sees."""
+    T_regressed: Pose
+    """What all edges together say."""
+
+
+class Localizer:
+    """Localizes photos in a map.
+
+    `solver` chooses the pose: `regress` is what the network says, `geometric` what matches agree on, and `auto` the
+    latter where there is one.
+    """
+
+    def __init__(
+        self,
+        map_features: MapFeatures,
+        network: LoadedMatchGNN,
+        *,
+        num_references: int = 7,
+        solver: Solver = "auto",
+    ) -> None:
+        map_features.require(network)
+        if not 1 <= num_references <= MAX_REFERENCES:
+            raise ConfigError(f"A query has 1 to {MAX_REFERENCES} references, got {num_references}.")
+        if solver not in ("auto", "regress", "geometric"):
+            raise ConfigError(f"The solver is auto, regress or geometric, got {solver!r}.")
+        self.map = map_features
+        self.network = network
+        self.num_references = num_references
+        self.solver: Solver = solver
+        self.device = next(network.model.parameters()).device
+        self._index = ExactIndex(map_features.descriptors)
+
+    def localize(
+        self, image: QueryImage, *, camera: AnyCamera = None, references: Sequence[int] | None = None
+    ) -> Answer:
+        """Where the photo was taken.
+
+        `camera` are the intrinsics of the photo; without any, the focal length in its file is used, and without that
+        it is searched. `references` are rows of the map to use instead of those that retrieval finds.
+        """
+        seconds: dict[str, float] = {}
+        if isinstance(image, Path | str):  # a file that is not there is an error; one that is no photo, a refusal
+            image = FileSource(Path(image)).read_bytes()
+        try:
+            photo = read_query(image)
+        except DatasetError as error:
+            return Answer(None, False, 0.0, str(error))
+        size = WorkingSize.of(photo.pixels.shape[1], photo.pixels.shape[0])
+        working_camera = _query_camera(camera, photo, size)
+        with _timed(seconds, "encode"):
+            features, descriptor = self._encode(size.pixels(photo.pixels))
+        with _timed(seconds, "retrieve"):
+            rows, similarity = self.retrieve(descriptor) if references is None else self._given(references, descriptor)
+        if not rows:
+            return Answer(None, False, 0.0, "No photo of the map has a pose and a descriptor.", seconds=seconds)
+        with _timed(seconds, "match"):
+            compared = self._compare(features, size, working_camera, rows, similarity)
+        with _timed(seconds, "solve"):
+            calibration = self.network.calibration or UNCALIBRATED
+            answer = answer_from_matches(compared, self.solver, calibration)
+        focal_px = None if answer.focal_px is None else answer.focal_px / size.scale
+        return replace(answer, focal_px=focal_px, seconds=seconds)
+
+    def retrieve(self, descriptor: Float[Tensor, "D"]) -> tuple[list[int], Float[Tensor, "R"]]:
+        """Rows of references that look like the query and stand apart, with the cosines of their descriptors."""
+        num_candidates = min(CANDIDATES_PER_REFERENCE * self.num_references, len(self.map))
+        found = self._index.search(descriptor[None].to(self.map.descriptors.device), num_candidates)
+        rows, similarity = found.row[0].cpu(), found.similarity[0].cpu()
+        rows, similarity = rows[rows >= 0], similarity[rows >= 0]
+        chosen = choose_spread_references(self.map.T_world_cam[rows], similarity, self.num_references)
+        return rows[chosen].tolist(), similarity[chosen]
+
+    def _given(self, rows: Sequence[int], descriptor: Float[Tensor, "D"]) -> tuple[list[int], Float[Tensor, "R"]]:
+        if not rows or len(rows) > MAX_REFERENCES or min(rows) < 0 or max(rows) >= len(self.map):
+            raise ConfigError(
+                f"References are 1 to {MAX_REFERENCES} rows of a map of {len(self.map)} photos, got {list(rows)}."
+            )
+        descriptors = self.map.descriptors[list(rows)].float()
+        return list(rows), (descriptors @ descriptor.to(descriptors)).cpu()
+
+    @torch.no_grad()
+    def _encode(self, pixels: "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]") -> tuple[ImageFeatures, Tensor]:
+        features = self.network.model.encode(torch.from_numpy(pixels)[None].to(self.device))
+        return features, self.network.model.descriptor(features.context)[0].cpu()
+
+    @torch.no_grad()
+    def _compare(
+        self,
+        query: ImageFeatures,
+        size: WorkingSize,
+        query_camera: Camera | UnknownFocal,
+        rows: list[int],
+        similarity: Float[Tensor, "R"],
+    ) -> Compared:
+        """Matches and poses of the query with references, which may be of several sizes."""
+        model, T_world_ref = self.network.model, self.map.T_world_cam[rows]
+        ref_cameras = [self._ref_camera(row) for row in rows]
+        lenses = _lenses([query_camera, *ref_cameras], self.device)
+        matches_by_size, flows, order = [], [], []
+        for size_hw, which, references in self.map.take(rows, self.device):
+            matches = model.matcher(query, references, len(which), keep_log_coarse=False)
+            query_lenses, ref_lenses = None, None
+            if lenses is not None:
+                of_refs = [1 + i for i in which]
+                query_lenses = Lenses(lenses.K[:1], lenses.distortion[:1])
+                ref_lenses = Lenses(lenses.K[None, of_refs], lenses.distortion[None, of_refs])
+            flows.append(model.flow(matches, size.size_hw, size_hw, query_lenses, ref_lenses))
+            matches_by_size.append(matches)
+            order += which
+        back = torch.tensor(order).argsort().to(self.device)
+        matches = Matches(
+            **{
+                name: torch.cat([getattr(some, name) for some in matches_by_size], dim=1)[:, back]
+                for name in ("xy", "confidence", "best", "mutual", "sigma_px", "seen")
+            }
+        )
+        # Around the first reference: coordinates of a city in float32 would be off by centimetres.
+        T_world_local = Pose(torch.eye(3, dtype=torch.float64), T_world_ref.t[0])
+        T_local_ref = (T_world_local.inverse() @ T_world_ref).to(self.device, torch.float32)
+        everything = torch.ones(1, len(rows), dtype=torch.bool, device=self.device)
+        answers: MatchAnswers = model.regress(matches, torch.cat(flows)[back], T_local_ref[None], everything)
+        T_local_edges = (T_local_ref[None] @ answers.T_ref_query)[0].to("cpu", torch.float64)
+        return Compared(
+            rows=tuple(rows),
+            names=tuple(self.map.names[row] for row in rows),
+            similarity=similarity,
+            matches=matches,
+            T_world_ref=T_world_ref,
+            query_hw=size.size_hw,
+            query_camera=query_camera,
+            ref_cameras=tuple(ref_cameras),
+            T_world_edges=T_world_local @ T_local_edges,
+            log_sigma=answers.log_sigma[0].cpu(),
+            overlap=answers.overlap[0].cpu(),
+            T_regressed=T_world_local @ answers.T_world_query[0].to("cpu", torch.float64),
+        )
+
+    def _ref_camera(self, row: int) -> Camera | UnknownFocal:
+        size, camera = self.map.sizes[row], self.map.cameras[row]
+        return size.camera(camera or UnknownFocal(size.photo_width, size.photo_height, MAP_GROUP))
+
+
+def _query_camera(camera: AnyCamera, photo: QueryPhoto, size: WorkingSize) -> Camera | UnknownFocal:
+    """What is known of the query's camera, for what the network sees: given, told by its file, or its size alone."""
+    camera = camera or photo.exif_camera
+    return size.camera(camera or UnknownFocal(size.photo_width, size.photo_height, QUERY_GROUP))
+
+
+def _lenses(cameras: Sequence[Camera | UnknownFocal], device: torch.device) -> Lenses | None:
+    """Cameras as the network is told them: all, or none of them where one is not known, as in its training.
+
+    Two radial coefficients are told; the solver knows the rest of a lens. A fisheye's are no such coefficients.
+    """
+    known = [camera for camera in cameras if isinstance(camera, Camera) and camera.model != "fisheye"]
+    if len(known) < len(cameras):
+        return None
+    K = torch.stack([camera.K for camera in known]).to(device, torch.float32)
+    distortion = torch.tensor([(camera.distortion or (0.0, 0.0))[:2] for camera in known], device=device)
+    return Lenses(K, distortion.to(torch.float32))
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    start = perf_counter()
+    yield
+    seconds[stage] = perf_counter() - start
+
+
+# From matches to the answer
+
+
+def answer_from_matches(compared: Compared, solver: Solver, calibration: Calibration = UNCALIBRATED) -> Answer:
+    """The answer once the query has been matched: its pose, how sure it is, and why it may be refused."""
+    if not (compared.T_regressed.R.isfinite().all() and compared.T_regressed.t.isfinite().all()):
+        return Answer(None, False, 0.0, "The network's answer is no pose: its weights are damaged, or the map's poses.")
+    points = select_matches(compared.matches, compared.query_hw)
+    sigma_m, sigma_rad = expected_error(compared.log_sigma)
+    solved = None if solver == "regress" else _solve(compared, points, sigma_m, is_required=solver == "geometric")
+    signs = regressed_signs(compared, len(points.ref_idx), sigma_m, sigma_rad)
+    if solved is not None and solved.T_world_cam is not None:
+        signs |= solved_signs(solved, solved.T_world_cam, compared.T_regressed)
+        odds, T_solved, covariance = calibration.solved, solved.T_world_cam, solved.covariance
+    else:
+        variance = torch.tensor([sigma_rad**2] * 3 + [sigma_m**2] * 3, dtype=torch.float64)
+        odds, T_solved, covariance = calibration.regressed, None, torch.diag(variance)
+    chance = confidence(signs, odds)
+    answer = Answer(
+        T_world_cam=compared.T_regressed if T_solved is None else T_solved,
+        localized=True,
+        confidence=chance,
+        reason="" if solved is None else solved.reason,
+        T_regressed=compared.T_regressed,
+        T_solved=T_solved,
+        covariance=covariance,
+        scale_observable=solved is not None and solved.scale_observable,
+        num_inliers=0 if solved is None else solved.num_inliers,
+        focal_px=_focal_px(compared.query_camera, solved),
+        references=_references(compared, points, solved),
+        signs=signs,
+    )
+    if solver == "geometric" and T_solved is None:
+        assert solved is not None
+        return replace(answer, T_world_cam=None, localized=False, confidence=0.0, reason=solved.reason)
+    if chance < odds.threshold:
+        reason = _refusal(answer, chance, odds.threshold)
+        return replace(answer, T_world_cam=None, localized=False, reason=reason)
+    return answer
+
+
+def select_matches(matches: Matches, query_hw: tuple[int, int]) -> MatchedPoints:
+    """Matches for the solver: mutual, confident, and of each reference the few hundred that count most.
+
+    A match counts by its confidence and by the inverse square of how far it may be off within its cell.
+    """
+    mutual, sigma_px = matches.mutual[0], matches.sigma_px[0].clamp_min(SHARPEST_PX)
+    weight = matches.confidence[0] / sigma_px.square()
+    usable = mutual & (matches.confidence[0] > MIN_CONFIDENCE) & matches.xy[0].isfinite().all(dim=-1)
+    num_best = min(MATCHES_PER_REFERENCE, weight.shape[1])
+    best = weight.masked_fill(~usable, -1.0).topk(num_best, dim=1)
+    ref_idx, rank = (best.values > 0).nonzero().unbind(dim=1)
+    cell = best.indices[ref_idx, rank]
+    anchors = cell_anchors(*query_hw, COARSE_STRIDE, cell.device)
+    return MatchedPoints(
+        query_xy=anchors[cell].double().cpu().numpy(),
+        ref_xy=matches.xy[0, ref_idx, cell].double().cpu().numpy(),
+        ref_idx=ref_idx.cpu().numpy(),
+        weight=weight[ref_idx, cell].double().cpu().numpy(),
+    )
+
+
+def expected_error(log_sigma: Float[Tensor, "R 2"]) -> tuple[float, float]:
+    """The error that the fused pose expects, in metres and radians.
+
+    That of its edges, weighed as they are in it. It is not divided by their number: they err alike.
+    """
+    weight = (-2 * log_sigma.double()).softmax(dim=0)
+    sigma_m, sigma_rad = (weight * log_sigma.double().exp()).sum(dim=0).tolist()
+    return sigma_m, sigma_rad
+
+
+def _solve(compared: Compared, points: MatchedPoints, sigma_m: float, *, is_required: bool) -> SolverAnswer | None:
+    try:
+        return solve_query_pose(
+            points,
+            compared.T_world_ref,
+            compared.query_camera,
+            compared.ref_cameras,
+            start=compared.T_regressed,
+            start_sigma_m=sigma_m,
+        )
+    except MissingExtraError:
+        if is_required:
+            raise
+        return None  # the network's pose is the answer then
+
+
+def regressed_signs(compared: Compared, num_matches: int, sigma_m: float, sigma_rad: float) -> dict[str, float]:
+    """What speaks for the network's pose."""
+    weight = (-2 * compared.log_sigma.double()).softmax(dim=0)
+    error = pose_error(compared.T_world_edges, compared.T_regressed)
+    return {
+        "overlap": float(compared.overlap.max().clamp(-6.0, 6.0)),
+        "certainty": sureness(sigma_m, degrees(sigma_rad)),
+        "unanimity": sureness(
+            float(weight[:, 0] @ error.translation_error_m), float(weight[:, 1] @ error.rotation_error_deg)
+        ),
+        "matched": log1p(num_matches),
+        "similarity": float(compared.similarity.max()),
+    }
+
+
+def solved_signs(solved: SolverAnswer, T_solved: Pose, T_regressed: Pose) -> dict[str, float]:
+    """What speaks for the solver's pose."""
+    difference = pose_error(T_solved, T_regressed)
+    variance_rad, variance_m = (
+        float(torch.linalg.eigvalsh(solved.covariance[some, some])[-1]) for some in (slice(0, 3), slice(3, 6))
+    )
+    return {
+        "inliers": log1p(solved.num_inliers),
+        "inlier_share": solved.num_inliers / max(len(solved.inlier_mask), 1),
+        "precision": sureness(sqrt(max(variance_m, 0.0)), degrees(sqrt(max(variance_rad, 0.0)))),
+        "agreement": sureness(float(difference.translation_error_m), float(difference.rotation_error_deg)),
+    }
+
+
+def _references(compared: Compared, points: MatchedPoints, solved: SolverAnswer | None) -> tuple[UsedReference, ...]:
+    num_refs = len(compared.rows)
+    num_matches = np.bincount(np.asarray(points.ref_idx), minlength=num_refs)
+    num_inliers = [0] * num_refs if solved is None else solved.num_inliers_by_ref.tolist()
+    return tuple(
+        UsedReference(row, name, float(similarity), float(overlap), int(matched), int(inliers))
+        for row, name, similarity, overlap, matched, inliers in zip(
+            compared.rows,
+            compared.names,
+            compared.similarity,
+            compared.overlap.sigmoid(),
+            num_matches,
+            num_inliers,
+            strict=True,
+        )
+    )
+
+
+def _focal_px(camera: Camera | UnknownFocal, solved: SolverAnswer | None) -> float | None:
+    """The query's focal length as the network saw it: given, or found with the pose."""
+    if isinstance(camera, Camera):
+        return camera.fx
+    return None if solved is None or solved.T_world_cam is None else solved.focal_px
+
+
+def _refusal(answer: Answer, chance: float, threshold: float) -> str:
+    """Why an answer that is not sure enough is refused, in words."""
+    seen = max(reference.overlap for reference in answer.references)
+    num_matches = sum(reference.num_matches for reference in answer.references)
+    if answer.T_solved is not None:
+        found = f"{answer.num_inliers} of {num_matches} matches agree on a pose"
+    elif answer.reason:
+        found = answer.reason.rstrip(".")
+    else:
+        found = f"{num_matches} places of the photo are found in the references"
+    return (
+        f"Not sure enough: the pose is right with a chance of {chance:.0%}, and {threshold:.0%} are asked for. "
+        f"{found}; the best reference sees {seen:.0%} of the photo. The place may not be in the map."
+    )

@@ -1,0 +1,284 @@
+"""What is kept of a map: the features of its photos, computed once, and where each was taken."""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from relograph.errors import CheckpointError, DatasetError
+from relograph.geometry import Camera, Pose
+from relograph.localization.focal import UnknownFocal
+from relograph.localization.photos import AnyCamera, PosedPhoto, WorkingSize
+from relograph.models.match_gnn import ImageFeatures
+from relograph.models.shipped import LoadedMatchGNN
+from relograph.progress import SILENT, Progress
+
+Precision = Literal["float16", "int8"]
+
+FILE = "features.safetensors"
+FORMAT = "relograph map features 1"
+PHOTOS_AT_ONCE = 8
+LARGEST_INT8 = 127
+
+
+@dataclass(frozen=True)
+class StoredFeatures:
+    """Features of M photos of one size, as they are kept: whole rows of channels, which is how they are read."""
+
+    parts: tuple[Tensor, Tensor, Tensor]
+    """Context, coarse and fine, [M, h, w, C] each."""
+    steps: tuple[Tensor, Tensor, Tensor] | None
+    """What a 1 stands for in int8, of each photo and channel, [M, 1, 1, C] each; None where features are floats."""
+
+    @staticmethod
+    def of(features: ImageFeatures, precision: Precision) -> "StoredFeatures":
+        rows = [part.permute(0, 2, 3, 1).float() for part in (features.context, features.coarse, features.fine)]
+        if precision == "float16":
+            return StoredFeatures(_three([part.half().contiguous() for part in rows]), None)
+        # A photo has scales of its own: a bright window in one must not coarsen the features of all.
+        steps = [part.abs().amax(dim=(1, 2), keepdim=True).clamp_min(1e-12) / LARGEST_INT8 for part in rows]
+        parts = [(part / step).round().to(torch.int8).contiguous() for part, step in zip(rows, steps, strict=True)]
+        return StoredFeatures(_three(parts), _three(steps))
+
+    @staticmethod
+    def cat(stored: Sequence["StoredFeatures"]) -> "StoredFeatures":
+        parts = [torch.cat(parts) for parts in zip(*(some.parts for some in stored), strict=True)]
+        steps = [torch.cat(steps) for steps in zip(*(some.steps for some in stored if some.steps), strict=True)]
+        return StoredFeatures(_three(parts), _three(steps) if steps else None)
+
+    def take(self, rows: Int[Tensor, "N"], device: torch.device) -> ImageFeatures:
+        """Features of some photos in float32."""
+        parts = [part[rows.to(part.device)].to(device).float() for part in self.parts]
+        if self.steps is not None:
+            parts = [part * step[rows.to(step.device)].to(device) for part, step in zip(parts, self.steps, strict=True)]
+        return ImageFeatures(*(part.permute(0, 3, 1, 2) for part in parts))
+
+    def num_bytes(self) -> int:
+        return sum(tensor.numel() * tensor.element_size() for tensor in (*self.parts, *(self.steps or ())))
+
+
+def _three(tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    context, coarse, fine = tensors
+    return context, coarse, fine
+
+
+@dataclass(frozen=True)
+class MapFeatures:
+    """The photos of a map as the network sees them.
+
+    A photo of 320 x 240 pixels takes 2.5 MB in float16, three quarters of it the fine features that say where within a
+    cell; in int8 half of that. They are kept and not computed again: that would take as long for each reference as the
+    query itself. From a file only the photos that are asked for are read.
+    """
+
+    names: tuple[str, ...]
+    T_world_cam: Pose
+    """Batch shape [F], float64, on the CPU."""
+    cameras: tuple[AnyCamera, ...]
+    """In pixels of the photos as they were given."""
+    sizes: tuple[WorkingSize, ...]
+    descriptors: Float[Tensor, "F D"]
+    """By which photos are found, of unit length."""
+    stored_by_size: dict[tuple[int, int], StoredFeatures]
+    place: Int[Tensor, "F"]
+    """Of each photo among those of its size."""
+    network_sha256: str
+    """Of the weights that made the features; no others can read them."""
+    precision: Precision
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @staticmethod
+    def of(
+        photos: Sequence[PosedPhoto],
+        network: LoadedMatchGNN,
+        *,
+        precision: Precision = "float16",
+        device: torch.device | str = "cpu",
+        progress: Progress = SILENT,
+    ) -> "MapFeatures":
+        """Features of posed photos, computed where the network is and kept on `device`."""
+        if not photos:
+            raise DatasetError("expected a map of at least one photo, found none. Choose other frames.")
+        sizes: list[WorkingSize] = []
+        row_by_stored: list[int] = []
+        batches: dict[tuple[int, int], list[StoredFeatures]] = {}
+        rows_by_size: dict[tuple[int, int], list[int]] = {}
+        descriptors: list[Tensor] = []
+        with progress.task("computing map features", total=len(photos)) as advance:
+            for rows, images in _batches_of_one_size(photos, sizes):
+                features, descriptor = _encode(network, images)
+                size_hw = sizes[rows[0]].size_hw
+                stored = StoredFeatures.of(features, precision)
+                batches.setdefault(size_hw, []).append(_moved(stored, torch.device(device)))
+                rows_by_size.setdefault(size_hw, []).extend(rows)
+                row_by_stored.extend(rows)
+                descriptors.append(descriptor.to(device))
+                advance(len(rows))
+        place = torch.empty(len(photos), dtype=torch.long)
+        for rows in rows_by_size.values():
+            place[rows] = torch.arange(len(rows))
+        stored_by_size = {size_hw: StoredFeatures.cat(batches.pop(size_hw)) for size_hw in list(batches)}
+        return MapFeatures(
+            names=tuple(photo.name for photo in photos),
+            T_world_cam=Pose.stack([photo.T_world_cam.detach().to("cpu", torch.float64) for photo in photos]),
+            cameras=tuple(photo.camera for photo in photos),
+            sizes=tuple(sizes),
+            descriptors=torch.cat(descriptors)[torch.tensor(row_by_stored).argsort()],
+            stored_by_size=stored_by_size,
+            place=place,
+            network_sha256=network.sha256,
+            precision=precision,
+        )
+
+    def take(
+        self, rows: Sequence[int], device: torch.device
+    ) -> Iterator[tuple[tuple[int, int], list[int], ImageFeatures]]:
+        """Features of some photos, those of one size (height, width) together: which of `rows` they are, and they."""
+        for size_hw in dict.fromkeys(self.sizes[row].size_hw for row in rows):
+            which = [i for i, row in enumerate(rows) if self.sizes[row].size_hw == size_hw]
+            yield size_hw, which, self.stored_by_size[size_hw].take(self.place[[rows[i] for i in which]], device)
+
+    @property
+    def bytes_per_photo(self) -> float:
+        """How much a photo takes, on the average."""
+        return sum(stored.num_bytes() for stored in self.stored_by_size.values()) / len(self)
+
+    def save(self, folder: Path) -> None:
+        """Writes the features into `folder`; those that are there already are replaced in one step."""
+        tensors = {"R": self.T_world_cam.R, "t": self.T_world_cam.t, "place": self.place}
+        tensors["descriptors"] = self.descriptors.cpu()
+        for size_hw, stored in self.stored_by_size.items():
+            for kind, group in (("part", stored.parts), ("step", stored.steps or ())):
+                tensors |= {_tensor_name(size_hw, kind, i): tensor.cpu() for i, tensor in enumerate(group)}
+        told = {
+            "names": self.names,
+            "cameras": [_camera_to_dict(camera) for camera in self.cameras],
+            "sizes": [asdict(size) for size in self.sizes],
+            "network_sha256": self.network_sha256,
+            "precision": self.precision,
+        }
+        partial = folder / f"{FILE}.partial-{token_hex(4)}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+            save_file(contiguous, partial, metadata={"format": FORMAT, "map": json.dumps(told)})
+            with partial.open("rb") as file:
+                os.fsync(file.fileno())
+            partial.replace(folder / FILE)
+        except (OSError, SafetensorError) as error:
+            partial.unlink(missing_ok=True)
+            raise DatasetError(
+                f"{folder}: expected to save map features here, found: {error}. Check the rights and the free space, "
+                "or choose another place."
+            ) from error
+
+    @staticmethod
+    def load(folder: Path, device: torch.device | str = "cpu") -> "MapFeatures":
+        """The features in `folder`, with those of photos left in the file until they are asked for."""
+        path = folder / FILE
+        if not path.is_file():
+            raise DatasetError(f"{folder}: expected map features, found no {FILE}. Check the path, or make the map.")
+        try:
+            with safe_open(path, framework="pt", device=str(device)) as file:
+                metadata = file.metadata() or {}
+                if metadata.get("format") != FORMAT:
+                    raise ValueError(f"it does not say {FORMAT!r}")
+                told = json.loads(metadata["map"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
+            return _from_file(told, tensors)
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+            raise DatasetError(
+                f"{path}: expected map features, found a file that is damaged or none of ours: {error}. "
+                "Make the map again."
+            ) from error
+
+    def require(self, network: LoadedMatchGNN) -> None:
+        """Raises unless these features are that network's own."""
+        if self.network_sha256 != network.sha256:
+            raise CheckpointError(
+                f"expected map features of these weights ({network.sha256[:12]}), found those of others "
+                f"({self.network_sha256[:12]}). Make the map again, or give the weights that it was made with."
+            )
+
+
+def _batches_of_one_size(
+    photos: Sequence[PosedPhoto], sizes: list[WorkingSize]
+) -> Iterator[tuple[list[int], list[Tensor]]]:
+    """Rows and pixels of photos of one size, a few at a time; the sizes of all are appended in their order."""
+    waiting: dict[tuple[int, int], tuple[list[int], list[Tensor]]] = {}
+    for row, photo in enumerate(photos):
+        pixels = photo.read_image()
+        size = WorkingSize.of(pixels.shape[1], pixels.shape[0])
+        if photo.camera is not None:
+            size.camera(photo.camera)  # raises now rather than when it is first matched
+        sizes.append(size)
+        rows, images = waiting.setdefault(size.size_hw, ([], []))
+        rows.append(row)
+        images.append(torch.from_numpy(size.pixels(pixels)))
+        if len(rows) == PHOTOS_AT_ONCE:
+            yield waiting.pop(size.size_hw)
+    yield from waiting.values()
+
+
+@torch.no_grad()
+def _encode(network: LoadedMatchGNN, images: list[Tensor]) -> tuple[ImageFeatures, Float[Tensor, "M D"]]:
+    device = next(network.model.parameters()).device
+    features = network.model.encode(torch.stack(images).to(device))
+    return features, network.model.descriptor(features.context)
+
+
+def _moved(stored: StoredFeatures, device: torch.device) -> StoredFeatures:
+    steps = None if stored.steps is None else _three([step.to(device) for step in stored.steps])
+    return StoredFeatures(_three([part.to(device) for part in stored.parts]), steps)
+
+
+# The file
+
+
+def _tensor_name(size_hw: tuple[int, int], kind: str, part: int) -> str:
+    return f"{size_hw[0]}x{size_hw[1]}.{kind}.{part}"
+
+
+def _camera_to_dict(camera: AnyCamera) -> dict[str, object] | None:
+    return None if camera is None else {"known": isinstance(camera, Camera), **asdict(camera)}
+
+
+def _camera_from_dict(values: dict[str, Any] | None) -> AnyCamera:
+    if values is None:
+        return None
+    is_known, values = values["known"], {name: value for name, value in values.items() if name != "known"}
+    return Camera(**{**values, "distortion": tuple(values["distortion"])}) if is_known else UnknownFocal(**values)
+
+
+def _from_file(told: dict[str, Any], tensors: dict[str, Tensor]) -> MapFeatures:
+    def three(size_hw: tuple[int, int], kind: str) -> tuple[Tensor, Tensor, Tensor]:
+        return _three([tensors[_tensor_name(size_hw, kind, part)] for part in range(3)])
+
+    precision: Precision = told["precision"]
+    sizes = tuple(WorkingSize(**{**size, "size_hw": tuple(size["size_hw"])}) for size in told["sizes"])
+    stored_by_size = {
+        size_hw: StoredFeatures(three(size_hw, "part"), three(size_hw, "step") if precision == "int8" else None)
+        for size_hw in dict.fromkeys(size.size_hw for size in sizes)
+    }
+    return MapFeatures(
+        names=tuple(told["names"]),
+        T_world_cam=Pose(tensors["R"].cpu(), tensors["t"].cpu()),
+        cameras=tuple(_camera_from_dict(camera) for camera in told["cameras"]),
+        sizes=sizes,
+        descriptors=tensors["descriptors"],
+        stored_by_size=stored_by_size,
+        place=tensors["place"].cpu(),
+        network_sha256=told["network_sha256"],
+        precision=precision,
+    )

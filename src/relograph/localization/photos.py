@@ -1,0 +1,163 @@
+"""From a photo of any size to the pixels that the network sees, and from its camera to theirs."""
+
+import io
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image
+
+from relograph.errors import DatasetError, GeometryError
+from relograph.geometry import Camera, Pose
+from relograph.localization.focal import UnknownFocal
+from relograph.models.match_gnn import CONTEXT_STRIDE
+from relograph.scenes.frame import FileSource
+from relograph.scenes.image_cache import scaled_to_cover
+from relograph.scenes.images import MIN_SIDE_PX, decode_image, read_header
+
+LONGER_SIDE = 320
+"""Of what the network sees, in pixels: the size that it is trained at."""
+MOST_ELONGATED = 2.0
+"""Photos that are longer than this many times their shorter side are seen larger, or little would be left of them."""
+SHORTEST_SIDE = 2 * CONTEXT_STRIDE
+
+AnyCamera = Camera | UnknownFocal | None
+"""What is known of a camera: all, all but its focal length, or nothing."""
+
+
+@runtime_checkable  # the tests check every argument's type while they run
+class PosedPhoto(Protocol):
+    """A photo of a map: a `Frame` of a scene, or a `PhotoInMemory`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def T_world_cam(self) -> Pose: ...
+    @property
+    def camera(self) -> AnyCamera: ...
+    def read_image(self) -> UInt8[np.ndarray, "H W 3"]: ...
+
+
+@dataclass(frozen=True)
+class PhotoInMemory:
+    """A posed photo whose pixels are at hand."""
+
+    name: str
+    pixels: UInt8[np.ndarray, "H W 3"]
+    T_world_cam: Pose
+    camera: AnyCamera = None
+
+    def read_image(self) -> UInt8[np.ndarray, "H W 3"]:
+        return self.pixels
+
+
+@dataclass(frozen=True)
+class WorkingSize:
+    """How a photo is scaled and cut for the network.
+
+    It is scaled evenly until its longer side has `LONGER_SIDE` pixels, then cut to multiples of 16 around its middle:
+    4:3 and its upright form lose nothing, 16:9 and 3:2 a fortieth of the shorter side. A border of made-up pixels
+    instead of the cut would be something that the network has never seen.
+
+    Example:
+        >>> WorkingSize.of(640, 480).size_hw, WorkingSize.of(1080, 1920).size_hw, WorkingSize.of(4000, 1000).size_hw
+        ((240, 320), (320, 176), (160, 640))
+    """
+
+    photo_width: int
+    photo_height: int
+    size_hw: tuple[int, int]
+
+    @staticmethod
+    def of(photo_width: int, photo_height: int, longer_side: int = LONGER_SIDE) -> "WorkingSize":
+        longer, shorter = max(photo_width, photo_height), min(photo_width, photo_height)
+        scale = longer_side / longer * min(max(longer / shorter / MOST_ELONGATED, 1.0), 2.0)
+        height, width = (
+            max(SHORTEST_SIDE, CONTEXT_STRIDE * round(side * scale / CONTEXT_STRIDE))
+            for side in (photo_height, photo_width)
+        )
+        return WorkingSize(photo_width, photo_height, (height, width))
+
+    @property
+    def scale(self) -> float:
+        """Pixels that the network sees for each of the photo's."""
+        height, width = self.size_hw
+        return max(height / self.photo_height, width / self.photo_width)
+
+    def pixels(self, photo: UInt8[np.ndarray, "h w 3"]) -> UInt8[np.ndarray, "H W 3"]:
+        """What the network sees."""
+        return scaled_to_cover(photo, self.size_hw)
+
+    def camera(self, camera: Camera | UnknownFocal) -> Camera | UnknownFocal:
+        """The camera of what the network sees; the lens stays, the principal point moves with the cut."""
+        height, width = self.size_hw
+        self._check_shape(camera)
+        if isinstance(camera, UnknownFocal):  # which looks through the middle, and so does the cut
+            return UnknownFocal(width, height, camera.group)
+        camera = camera.scaled_to(self.photo_width, self.photo_height)
+        scale = self.scale
+        left, top = self.photo_width - width / scale, self.photo_height - height / scale  # twice
+        return replace(
+            camera,
+            width=width,
+            height=height,
+            fx=camera.fx * scale,
+            fy=camera.fy * scale,
+            cx=(camera.cx - left / 2) * scale,
+            cy=(camera.cy - top / 2) * scale,
+        )
+
+    def _check_shape(self, camera: Camera | UnknownFocal) -> None:
+        stretch = camera.width * self.photo_height / (camera.height * self.photo_width)
+        if not 0.98 < stretch < 1.02:
+            raise GeometryError(
+                f"expected a camera for a photo of {self.photo_width} x {self.photo_height} pixels, found one for "
+                f"{camera.width} x {camera.height}. Turn or cut it as the photo was, or leave it out."
+            )
+
+
+QueryImage = Path | str | bytes | UInt8[np.ndarray, "..."] | Image.Image
+"""A photo's file, its bytes, or its pixels."""
+
+
+@dataclass(frozen=True)
+class QueryPhoto:
+    """A photo that is to be localized."""
+
+    pixels: UInt8[np.ndarray, "H W 3"]
+    exif_camera: Camera | None = None
+    """By the focal length in its file, where that is told."""
+
+
+def read_query(image: QueryImage) -> QueryPhoto:
+    """The photo in RGB, upright, with the camera that its file tells of."""
+    if isinstance(image, Path | str | bytes):
+        return _read_file(image)
+    pixels = np.asarray(image.convert("RGB") if isinstance(image, Image.Image) else image)
+    if pixels.ndim == 2:
+        pixels = np.repeat(pixels[..., None], 3, axis=-1)
+    if pixels.ndim != 3 or pixels.shape[2] not in (3, 4) or pixels.dtype != np.uint8 or not pixels.size:
+        raise DatasetError(
+            f"expected a photo as 8-bit pixels [H, W, 3] in RGB, found {pixels.dtype} {list(pixels.shape)}. "
+            "Convert it, or pass its file."
+        )
+    if min(pixels.shape[:2]) < MIN_SIDE_PX:
+        raise DatasetError(
+            f"expected a photo of at least {MIN_SIDE_PX} pixels a side, found {pixels.shape[1]} x {pixels.shape[0]}. "
+            "Pass a larger one."
+        )
+    return QueryPhoto(np.ascontiguousarray(pixels[..., :3]))
+
+
+def _read_file(image: Path | str | bytes) -> QueryPhoto:
+    if isinstance(image, bytes):
+        data, where = image, "the photo"
+    else:
+        source = FileSource(Path(image))
+        data, where = source.read_bytes(), source.label
+    pixels = decode_image(data, where)
+    focal_px = read_header(io.BytesIO(data), where).focal_px
+    height, width = pixels.shape[:2]
+    return QueryPhoto(pixels, None if focal_px is None else Camera.from_focal(width, height, focal_px))

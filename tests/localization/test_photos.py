@@ -1,0 +1,107 @@
+"""Photos of any shape become what the network sees, and their cameras follow to the pixel."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from PIL import Image
+
+from relograph.errors import DatasetError, GeometryError
+from relograph.geometry import Camera
+from relograph.localization.focal import UnknownFocal
+from relograph.localization.photos import WorkingSize, read_query
+
+SHAPES = [(640, 480), (480, 640), (1920, 1080), (3000, 2000), (333, 222), (500, 500), (4000, 500), (160, 120), (8, 9)]
+
+
+@pytest.mark.parametrize(("width", "height"), SHAPES)
+def test_sides_are_multiples_of_16_and_the_aspect_is_kept(width: int, height: int):
+    size = WorkingSize.of(width, height)
+    working_height, working_width = size.size_hw
+    assert working_height % 16 == working_width % 16 == 0
+    cut_x, cut_y = 1 - working_width / size.scale / width, 1 - working_height / size.scale / height
+    assert -1e-12 <= cut_x < 0.06
+    assert -1e-12 <= cut_y < 0.06
+    assert min(abs(cut_x), abs(cut_y)) < 1e-12  # one side is whole
+
+
+def test_usual_photos_are_seen_whole_at_320_pixels():
+    for width, height, expected in [(640, 480, (240, 320)), (3024, 4032, (320, 240)), (320, 240, (240, 320))]:
+        size = WorkingSize.of(width, height)
+        assert size.size_hw == expected
+        assert_allclose(size.scale, 320 / max(width, height))
+
+
+def test_a_panorama_keeps_more_than_a_strip():
+    assert WorkingSize.of(4000, 1000).size_hw == (160, 640)
+    assert WorkingSize.of(100_000, 100).size_hw == (32, 640)
+
+
+def blurred_dot(width: int, height: int, x: float, y: float, sigma: float) -> np.ndarray:
+    columns, rows = np.arange(width) + 0.5, np.arange(height) + 0.5
+    brightness = np.exp(-((columns - x) ** 2 + (rows[:, None] - y) ** 2) / (2 * sigma**2))
+    return np.repeat(np.round(250 * brightness)[..., None], 3, axis=-1).astype(np.uint8)
+
+
+@pytest.mark.parametrize(("width", "height"), [(640, 480), (1000, 562), (450, 900), (801, 601), (200, 150)])
+def test_the_camera_follows_what_was_scaled_and_cut(width: int, height: int):
+    """A point is seen where the working camera projects it: found as the middle of a blurred dot."""
+    camera = Camera(width, height, 0.9 * width, 0.93 * width, 0.52 * width, 0.47 * height)
+    size = WorkingSize.of(width, height)
+    point = torch.tensor([0.12, -0.1, 1.0], dtype=torch.float64)
+    x, y = camera.project(point).tolist()
+    seen = size.pixels(blurred_dot(width, height, x, y, sigma=0.02 * width))[..., 0].astype(float)
+    columns, rows = np.arange(seen.shape[1]) + 0.5, np.arange(seen.shape[0]) + 0.5
+    centroid = [(seen.sum(axis=0) * columns).sum() / seen.sum(), (seen.sum(axis=1) * rows).sum() / seen.sum()]
+    assert_allclose(size.camera(camera).project(point), centroid, atol=0.05)
+
+
+def test_a_lens_is_not_changed_by_scaling():
+    camera = Camera(640, 480, 500, 510, 330, 235, (0.1, -0.02, 0.001, 0.002), "opencv")
+    working = WorkingSize.of(640, 480).camera(camera)
+    assert working == camera.scaled_to(320, 240)
+
+
+def test_a_camera_of_a_smaller_copy_of_the_photo_is_scaled_to_it():
+    size = WorkingSize.of(1280, 960)
+    assert size.camera(Camera.from_focal(640, 480, 525.0)) == size.camera(Camera.from_focal(1280, 960, 1050.0))
+
+
+def test_an_unknown_focal_length_stays_unknown_and_in_its_group():
+    assert WorkingSize.of(640, 480).camera(UnknownFocal(640, 480, 3)) == UnknownFocal(320, 240, 3)
+
+
+def test_a_camera_of_another_shape_is_refused():
+    with pytest.raises(GeometryError, match="found one for 480 x 640"):
+        WorkingSize.of(640, 480).camera(Camera.from_focal(480, 640, 500))
+
+
+def jpeg(pixels: np.ndarray, focal_35mm: int | None = None) -> bytes:
+    exif = Image.Exif()
+    if focal_35mm is not None:
+        exif.get_ifd(0x8769)[0xA405] = focal_35mm
+    data = io.BytesIO()
+    Image.fromarray(pixels).save(data, "JPEG", exif=exif)
+    return data.getvalue()
+
+
+def test_the_focal_length_in_a_file_makes_a_camera():
+    photo = read_query(jpeg(np.zeros((240, 320, 3), np.uint8), focal_35mm=26))
+    assert photo.exif_camera is not None
+    assert_allclose(photo.exif_camera.fx, 26 * 400 / np.hypot(36, 24))  # the diagonal has 400 pixels
+    assert read_query(jpeg(np.zeros((240, 320, 3), np.uint8))).exif_camera is None
+
+
+def test_pixels_may_come_in_any_form():
+    grey = np.random.default_rng(0).integers(0, 256, (20, 30), dtype=np.uint8)
+    rgb = np.repeat(grey[..., None], 3, axis=-1)
+    for form in (grey, rgb, np.dstack([rgb, grey]), Image.fromarray(grey), Image.fromarray(rgb)):
+        assert (read_query(form).pixels == rgb).all()
+
+
+@pytest.mark.parametrize("form", [np.zeros((4, 300, 3), np.uint8), np.zeros((30, 30, 2), np.uint8), b"", b"GIF89a"])
+def test_what_is_no_photo_is_one_clear_line(form: object):
+    with pytest.raises(DatasetError, match="expected"):
+        read_query(form)
