@@ -1,5 +1,6 @@
-"""`relograph eval`: how well a trained network localizes."""
+"""`relograph eval`: how well a network localizes: a training run, or MatchGNN beside other people's methods."""
 
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -7,6 +8,9 @@ from typing import Annotated
 import typer
 
 from relograph.cli.options import CacheOption, DescriptorsOption, DeviceOption, PairsOption, ScenesOption
+from relograph.errors import ConfigError
+
+OF_RUN, OF_PLACE, OF_ROOMS = "A training run (RUN)", "A map and its queries (--scene)", "Rooms (--rooms)"
 
 
 class Reading(StrEnum):
@@ -18,24 +22,224 @@ class Reading(StrEnum):
     AVERAGE_GRAMKOW = "average-gramkow"
 
 
+class RoomsPart(StrEnum):
+    """Which rooms: weights, thresholds and calibration are chosen on the first, the second are only scored."""
+
+    VALIDATION = "validation"
+    TEST = "test"
+
+
+class ReferencesBy(StrEnum):
+    """How references are found."""
+
+    DESCRIPTOR = "descriptor"
+    POSE = "pose"
+
+
+class SolverChoice(StrEnum):
+    """Which pose is the answer."""
+
+    AUTO = "auto"
+    REGRESS = "regress"
+    GEOMETRIC = "geometric"
+
+
+class PrecisionChoice(StrEnum):
+    """How features of a map are kept."""
+
+    FLOAT16 = "float16"
+    INT8 = "int8"
+
+
 def eval_command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a training run.")],
-    data: Annotated[Path, typer.Option("--data", metavar="ROOT", help="A scene, or a folder of scenes.")],
+    run: Annotated[Path | None, typer.Argument(metavar="RUN", help="Folder of a training run.")] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", metavar="ROOT", help="A scene, or a folder of scenes.", rich_help_panel=OF_RUN),
+    ] = None,
     scenes: ScenesOption = None,
     reading: Annotated[
-        Reading, typer.Option(help="Read the pose from the nearest reference, a random one, or the average of all.")
+        Reading,
+        typer.Option(
+            help="Read the pose from the nearest reference, a random one, or the average of all.",
+            rich_help_panel=OF_RUN,
+        ),
     ] = Reading.NEAREST,
-    output: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Predictions, .csv or .csv.gz.", show_default="RUN/predictions.csv.gz"),
-    ] = None,
     pairs: PairsOption = None,
     descriptors: DescriptorsOption = None,
-    device: DeviceOption = "cpu",
     cache: CacheOption = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of references or edges that are drawn at random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of references, edges or rooms that are drawn at random.")] = 0,
+    scene: Annotated[
+        Path | None,
+        typer.Option("--scene", metavar="ROOT", help="Posed photos of a place.", rich_help_panel=OF_PLACE),
+    ] = None,
+    map_file: Annotated[
+        Path, typer.Option("--map", metavar="FILE", help="Names of the map's frames.", rich_help_panel=OF_PLACE)
+    ] = Path("map.txt"),
+    query_file: Annotated[
+        Path, typer.Option("--query", metavar="FILE", help="Names of the queries.", rich_help_panel=OF_PLACE)
+    ] = Path("query.txt"),
+    focal: Annotated[
+        str,
+        typer.Option(
+            metavar="PX|unknown|scene|FILE",
+            help="Focal length of all photos, or none, or what the scene says, or a file of lines 'name pixels'.",
+            rich_help_panel=OF_PLACE,
+        ),
+    ] = "scene",
+    queries: Annotated[
+        str,
+        typer.Option(
+            metavar="N[:FIRST]", help="Localize every N-th query only, from number FIRST.", rich_help_panel=OF_PLACE
+        ),
+    ] = "1",
+    rooms: Annotated[
+        RoomsPart | None,
+        typer.Option(
+            help="Homes that nobody trained on, with queries that are in their maps and queries that are not.",
+            rich_help_panel=OF_ROOMS,
+        ),
+    ] = None,
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Fit the confidence of these weights on validation rooms, and save it beside them.",
+            rich_help_panel=OF_ROOMS,
+        ),
+    ] = None,
+    homes: Annotated[
+        int, typer.Option(min=1, help="Homes to score, of 50 queries each.", rich_help_panel=OF_ROOMS)
+    ] = 20,
+    stranger_maps: Annotated[
+        int,
+        typer.Option(min=0, help="Maps in which queries of all other homes are looked for.", rich_help_panel=OF_ROOMS),
+    ] = 10,
+    textures: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="Folder or zip of photographs, by split, for walls.", rich_help_panel=OF_ROOMS
+        ),
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Weights of MatchGNN.", show_default="those in the package"),
+    ] = None,
+    references: Annotated[int, typer.Option(min=1, max=32, help="References of each query.")] = 7,
+    references_by: Annotated[
+        ReferencesBy, typer.Option(help="References by our retrieval, or the nearest by true pose.")
+    ] = ReferencesBy.DESCRIPTOR,
+    stride: Annotated[int, typer.Option(min=1, help="Take every so many-th of the nearest by true pose.")] = 5,
+    solver: Annotated[SolverChoice, typer.Option(help="Our second row; regress leaves it out.")] = SolverChoice.AUTO,
+    precision: Annotated[
+        PrecisionChoice, typer.Option(help="How the features of a map are kept.")
+    ] = PrecisionChoice.FLOAT16,
+    peers: Annotated[
+        str,
+        typer.Option(
+            metavar="A,B", help="Compare with sift, xfeat, xfeat+lighterglue, aliked+lightglue; see docs/peers.md."
+        ),
+    ] = "",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Of a run a file, .csv or .csv.gz; else a folder.",
+            show_default="RUN/predictions.csv.gz",
+        ),
+    ] = None,
+    device: DeviceOption = "cpu",
 ) -> None:
-    """Localize the test frames of scenes, write the predictions and print their errors beside copying the top-1."""
+    """Localize queries whose poses are known, write the answers, and print their errors beside copying the top-1."""
+    from relograph.cli.printing import printable
+    from relograph.environment import compute_device
+    from relograph.progress import TerminalProgress
+
+    def warn(note: str) -> None:
+        typer.echo(printable(f"warning: {note}"), err=True)
+
+    if run is not None:
+        if scene is not None or rooms is not None:
+            raise ConfigError("expected a training run, --scene or --rooms, found two of them. Leave one out.")
+        if data is None:
+            raise ConfigError(f"expected --data ROOT, the scenes to evaluate {run} on, found none. Give it.")
+        _eval_run(run, data, scenes, reading, output, pairs, descriptors, device, cache, seed, warn)
+        return
+    if scene is None and rooms is None:
+        raise ConfigError("expected a training run, --scene ROOT or --rooms PART to evaluate, found none. Give one.")
+    if output is None:
+        raise ConfigError("expected --output DIR, a folder for answers, table and plots, found none. Give one.")
+    if calibrate is not None:
+        if rooms is not RoomsPart.VALIDATION:
+            raise ConfigError("--calibrate is done on validation rooms and on nothing else. Give --rooms validation.")
+        if weights not in (None, calibrate):
+            raise ConfigError(f"expected one set of weights, found --calibrate {calibrate} and --weights {weights}.")
+        weights = calibrate
+
+    from relograph.evaluation.peers.matching import parse_peers
+    from relograph.evaluation.place_run import PlaceConfig, evaluate_scene, scene_place
+
+    kind = compute_device(device).kind
+    every, first = _every_nth(queries)
+    config = PlaceConfig(
+        num_references=references,
+        references_by=references_by.value,
+        stride=stride,
+        solver=solver.value,
+        peers=parse_peers(peers),
+        precision=precision.value,
+    )
+    if rooms is None:
+        assert scene is not None
+        table = evaluate_scene(
+            scene,
+            map_file,
+            query_file,
+            focal=focal,
+            every=every,
+            first=first,
+            config=config,
+            weights=weights,
+            device=kind,
+            output=output,
+            warn=warn,
+            progress=TerminalProgress(),
+        )
+        typer.echo(table.markdown())
+    else:
+        from relograph.evaluation.rooms_run import RoomsOptions, evaluate_rooms
+
+        elsewhere = None if scene is None else scene_place(scene, map_file, query_file, focal)
+        report = evaluate_rooms(
+            rooms.value,
+            RoomsOptions(num_homes=homes, num_stranger_maps=stranger_maps, textures=textures, seed=seed),
+            config,
+            elsewhere=None if elsewhere is None else elsewhere.every_nth_query(every, first),
+            weights=weights,
+            calibrate=calibrate is not None,
+            device=kind,
+            output=output,
+            paths={scene: "$DATA", output: "$OUTPUT", weights: "$WEIGHTS", textures: "$TEXTURES"},
+            warn=warn,
+            progress=TerminalProgress(),
+        )
+        typer.echo(report)
+    typer.echo(printable(str(output)))
+
+
+def _eval_run(
+    run: Path,
+    data: Path,
+    scenes: str | None,
+    reading: Reading,
+    output: Path | None,
+    pairs: Path | None,
+    descriptors: Path | None,
+    device: str,
+    cache: Path | None,
+    seed: int,
+    warn: Callable[[str], None],
+) -> None:
     from relograph.cli.printing import printable
     from relograph.environment import compute_device
     from relograph.evaluation.evaluate_run import evaluate_run
@@ -55,10 +259,18 @@ def eval_command(
         device=compute_device(device).kind,
         cache=cache or default_cache(),
         seed=seed,
-        warn=lambda note: typer.echo(printable(f"warning: {note}"), err=True),
+        warn=warn,
         progress=TerminalProgress(),
     )
     dataset = data.resolve().name
     typer.echo(results_table("Median errors", done.rows, dataset=dataset, setting=done.setting).markdown())
     typer.echo(summary_table("All scenes", done.rows, dataset=dataset, setting=done.setting).markdown())
     typer.echo(printable(str(output)))
+
+
+def _every_nth(text: str) -> tuple[int, int]:
+    """The step and the first of `N[:FIRST]`."""
+    every, _, first = text.partition(":")
+    if not every.isdecimal() or not (first or "0").isdecimal():
+        raise ConfigError(f"--queries: expected N or N:FIRST, such as 10:5, found {text!r}. Correct it.")
+    return int(every), int(first or "0")

@@ -13,12 +13,13 @@ from relograph.errors import ConfigError, DatasetError
 from relograph.geometry import Camera, Pose, rotation_error_deg
 from relograph.localization import UnknownFocal
 from relograph.retrieval import select_strided
+from relograph.retrieval.overlap import frustum_overlap
 from relograph.scenes import Frame, Scene
 from relograph.scenes.fingerprint import scene_fingerprint
 from relograph.scenes.names import read_text
 
-MAP_AND_QUERY_FOCAL, QUERY_FOCAL = 0, 1
-"""Groups of cameras that share an unknown focal length."""
+MAP_FOCAL, QUERY_FOCAL = 0, 1
+"""Groups of cameras that share an unknown focal length; in a scene, the queries' is the map's."""
 
 AnyCamera = Camera | UnknownFocal
 
@@ -67,6 +68,8 @@ class Place:
     queries: PosedPhotos
     fingerprint: str
     """Says which photos and poses these are, wherever they lie."""
+    overlap: Float[Tensor, "Q M"] | None = None
+    """Share of each query's view that each photo of the map shows, where that is known exactly."""
 
     def every_nth_query(self, step: int, first: int = 0) -> "Place":
         """The place with fewer queries."""
@@ -75,7 +78,27 @@ class Place:
                 f"--queries: expected a step of 1 or more, and a first query among 0 to {len(self.queries) - 1}, found "
                 f"a step of {step} and a first of {first}. Correct it."
             )
-        return replace(self, queries=self.queries[range(first, len(self.queries), step)])
+        return self.with_queries(range(first, len(self.queries), step))
+
+    def with_queries(self, rows: Sequence[int]) -> "Place":
+        """The place with those of its queries, in that order."""
+        overlap = None if self.overlap is None else self.overlap[list(rows)]
+        return replace(self, queries=self.queries[rows], overlap=overlap)
+
+    def with_unknown_focal(self) -> "Place":
+        """The place of whose cameras nobody knows more than that the map was taken with one, the queries with another.
+
+        Example:
+            >>> from relograph.geometry import Camera
+            >>> photos = PosedPhotos(("a",), Pose.identity(1), (Camera.from_focal(64, 48, 50.0),), lambda row: None)
+            >>> Place("room", photos, photos, "").with_unknown_focal().queries.cameras
+            (UnknownFocal(width=64, height=48, group=1),)
+        """
+        return replace(
+            self,
+            map=self.map.with_unknown_focal(MAP_FOCAL),
+            queries=self.queries.with_unknown_focal(QUERY_FOCAL),
+        )
 
 
 def place_of_scene(scene: Scene, map_names: Sequence[str], query_names: Sequence[str], focal: str) -> Place:
@@ -136,14 +159,19 @@ def padded(rows: Int[Tensor, "Q L"], length: int) -> Int[Tensor, "Q length"]:
     return torch.cat([rows[:, :length], missing], dim=1)
 
 
-def share_in_reach(place: Place, references: Int[Tensor, "Q R"]) -> Float[Tensor, "Q"]:
-    """Largest share of each query's view that any of its references has in view too, by poses alone, within [0, 1]."""
-    from relograph.retrieval.overlap import frustum_overlap
+def overlap_with_references(place: Place, references: Int[Tensor, "Q R"]) -> Float[Tensor, "Q"]:
+    """Largest share of each query's view that one of its references shows, within [0, 1].
 
-    T_ref = place.map.T_world_cam[references.clamp_min(0)]  # [Q, R]
-    T_query = Pose(place.queries.T_world_cam.R[:, None], place.queries.T_world_cam.t[:, None])
-    overlap = frustum_overlap(T_query, T_ref).masked_fill(references < 0, 0.0)
-    return overlap.amax(dim=1)
+    Where the place does not know, it is judged by poses alone, as if nothing hid anything.
+    """
+    there = references >= 0
+    if place.overlap is not None:
+        overlap = place.overlap.gather(1, references.clamp_min(0))
+    else:
+        T_query = place.queries.T_world_cam
+        T_ref = place.map.T_world_cam[references.clamp_min(0)]  # [Q, R]
+        overlap = frustum_overlap(Pose(T_query.R[:, None], T_query.t[:, None]), T_ref)
+    return overlap.masked_fill(~there, 0.0).amax(dim=1)
 
 
 def _photos(frames: Scene, focals: "_Focals") -> PosedPhotos:
@@ -169,7 +197,7 @@ class _Focals:
         width, height = frame.image.read_image_header().upright_size_wh
         focal_px = self.all_px if self.by_name is None else self.by_name.get(frame.name)
         if focal_px is None:
-            return UnknownFocal(width, height, MAP_AND_QUERY_FOCAL)
+            return UnknownFocal(width, height, MAP_FOCAL)
         return Camera.from_focal(width, height, focal_px)
 
 
