@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from localization.small_networks import CAMERA, noise_photo, posed_photos, small_network
 from numpy.testing import assert_allclose, assert_array_equal
+from small_networks import CAMERA, noise_photo, posed_photos, small_network
 
 from relograph.errors import CheckpointError, DatasetError
 from relograph.geometry import Camera, Pose
