@@ -1,20 +1,18 @@
 """What MatchGNN is taught with: each lesson is right where the answer is, and costs more where it is not."""
 
-from dataclasses import replace
 from itertools import islice
 
 import pytest
 import torch
 from numpy.testing import assert_allclose
+from torch import Tensor
 
 from relograph.geometry import Pose, rotation_error_deg
 from relograph.graphs.correspondence import TrueMatches
-from relograph.models.match_gnn import COARSE_STRIDE, FINE_RADIUS, MatchConfig, Matches, MatchGNN
+from relograph.models.match_gnn import COARSE_STRIDE, FINE_RADIUS, MatchAnswers, MatchConfig, Matches, MatchGNN
 from relograph.rooms import RoomStream, StreamBatch, StreamConfig, textures
 from relograph.rooms.photograph import Effects
 from relograph.rooms.textures import TextureAtlas
-from relograph.training.loop import make_fabric, read_log
-from relograph.training.match_training import MatchSource, MatchTrainConfig, references_shown, train_match_gnn
 from relograph.training.matching import (
     LESSONS,
     MatchObjective,
@@ -22,6 +20,7 @@ from relograph.training.matching import (
     coarse_loss,
     fine_loss,
     fused_loss,
+    pose_lessons,
     some_of,
     true_cells,
 )
@@ -48,6 +47,7 @@ STREAM = StreamConfig(
     overlap=(0.3, 0.9),
     homes_renewed_per_batch=0,
     effects=Effects.none(),
+    unseen_graphs=2,
 )
 
 
@@ -132,7 +132,8 @@ def test_every_weight_learns_something(batch: StreamBatch) -> None:
     torch.manual_seed(0)
     objective = MatchObjective(MatchGNN(TINY))
     torch.nn.init.normal_(objective.model.head[3].weight, std=0.1)  # at zero, nothing before it has a gradient
-    loss = objective(batch, torch.ones(2, 2, dtype=torch.bool), tell_lenses=True)
+    shown = torch.ones(2, 2, dtype=torch.bool)
+    loss = objective(batch, shown, shown, tell_lenses=True)
     loss.backward()
     without = [name for name, weight in objective.named_parameters() if weight.grad is None or not weight.grad.any()]
     # Keys of a norm that only self-attention uses, or only cross-attention, are the exception.
@@ -169,40 +170,58 @@ def test_lessons_on_one_batch_are_learned(batch: StreamBatch) -> None:
         assert last[lesson] < 0.7 * first[lesson], lesson
 
 
-def test_some_graphs_show_few_references() -> None:
-    shown = references_shown(400, 7, seed=0, step=3)
-    number = shown.sum(dim=1)
-    assert set(number.tolist()) == set(range(1, 8))
-    assert 0.5 < (number == 7).float().mean() < 0.65
-    assert (shown[:, 0]).all()
-    assert torch.equal(shown, references_shown(400, 7, seed=0, step=3))
+def test_lessons_without_photographs_teach_the_poses_alone(batch: StreamBatch) -> None:
+    torch.manual_seed(0)
+    objective = MatchObjective(MatchGNN(TINY))
+    torch.nn.init.normal_(objective.model.head[3].weight, std=0.1)
+    assert batch.unseen is not None
+    objective.drill(batch.unseen, torch.ones(2, 2, dtype=torch.bool), tell_lenses=False).backward()
+    model = objective.model
+    for untouched in (model.encoder, model.matcher, model.descriptor):
+        assert all(weight.grad is None for weight in untouched.parameters())
+    assert all(weight.grad is not None for weight in model.head.parameters())
 
 
-def tiny_training(stream: StreamConfig = STREAM) -> MatchTrainConfig:
-    config = MatchTrainConfig()
-    optim = replace(config.optim, batch_size=2, epochs=2, steps_per_epoch=2, precision="float32", warmup_steps=0)
-    return replace(config, model=TINY, stream=stream, optim=optim)
+def test_poses_are_learned_without_photographs(batch: StreamBatch) -> None:
+    torch.manual_seed(0)
+    objective = MatchObjective(MatchGNN(TINY))
+    optimizer = torch.optim.Adam(objective.parameters(), lr=3e-3)
+    assert batch.unseen is not None
+    losses = []
+    for _ in range(40):
+        loss = objective.drill(batch.unseen, torch.ones(2, 2, dtype=torch.bool), tell_lenses=True)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
 
 
-def test_neighbours_get_harder(few_textures: TextureAtlas) -> None:
-    config = replace(tiny_training(), easy_overlap=0.6)
-    source = MatchSource(config, torch.device("cpu"), few_textures)
-    assert source.least_overlap(0) == 0.6
-    assert_allclose(source.least_overlap(1), 0.6 - 0.75 * 0.3)
-    assert_allclose([source.least_overlap(step) for step in (2, 4)], [0.3, 0.3])
+def test_a_drill_that_is_not_asked_for_costs_nothing(batch: StreamBatch) -> None:
+    torch.manual_seed(0)
+    objective = MatchObjective(MatchGNN(TINY))
+    objective(batch, torch.ones(2, 2, dtype=torch.bool), tell_lenses=True)
+    assert objective.watched()["drill"] == 0
 
 
-def test_a_round_of_training_leaves_a_checkpoint_to_go_on_from(
-    tmp_path, few_textures: TextureAtlas, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("relograph.training.match_training.make_atlas", lambda *_, **__: few_textures)
-    monkeypatch.setattr("relograph.training.match_training.VALIDATION_BATCHES", 1)
-    state = train_match_gnn(tiny_training(), tmp_path / "first", fabric=make_fabric())
-    log = read_log(tmp_path / "first" / "log.csv")
-    assert state.step == 4
-    assert [row["step"] for row in log] == [2, 4]
-    assert all(row[lesson] is not None for row in log for lesson in LESSONS)
-    again = train_match_gnn(
-        tiny_training(), tmp_path / "second", fabric=make_fabric(), start=tmp_path / "first" / "best"
-    )
-    assert again.step == 4
+def test_nobody_is_asked_where_a_query_was_taken_that_no_reference_sees() -> None:
+    T_world_ref = Pose.from_axis_angle(torch.zeros(1, 2, 3), torch.zeros(1, 2, 3))
+    truth = Pose.from_axis_angle(torch.zeros(1, 3), torch.tensor([[5.0, 0.0, 0.0]]))
+    edge = torch.zeros(1, 2)
+    answers = MatchAnswers(T_world_ref, torch.zeros(1, 2, 2), edge, T_world_ref[:, 0], nothing_matched(1, 2, 4))
+    shown, here = torch.ones(1, 2, dtype=torch.bool), torch.ones(1, dtype=torch.bool)
+
+    def lessons(overlap: list[float], shown: Tensor = shown, here: Tensor = here) -> dict[str, float]:
+        losses = pose_lessons(answers, T_world_ref, truth, torch.tensor([overlap]), shown, here)
+        return {name: float(loss) for name, loss in losses.items()}
+
+    assert lessons([0.3, 0.0])["fused"] > 4
+    assert lessons([0.0, 0.0])["fused"] == 0
+    assert lessons([0.0, 0.3], shown=torch.tensor([[True, False]]))["fused"] == 0
+    assert lessons([0.0, 0.0])["edge"] > 4  # an edge can say that it does not know
+    assert lessons([0.3, 0.3], here=~here)["edge"] == 0
+
+
+def nothing_matched(num_graphs: int, num_references: int, num_cells: int) -> Matches:
+    nothing = torch.zeros(num_graphs, num_references, num_cells)
+    return Matches(torch.zeros(*nothing.shape, 2), nothing, nothing.long(), nothing.bool(), nothing, nothing)

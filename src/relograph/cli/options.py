@@ -35,7 +35,7 @@ SetOption = Annotated[
 ]
 InitOption = Annotated[
     Path | None,
-    typer.Option("--init", metavar="RUN", help="Run to take the encoder and the retrieval from, such as a pretrain's."),
+    typer.Option("--init", metavar="RUN", help="Run to start from: its encoder and retrieval, or its MatchGNN."),
 ]
 DescriptorsOption = Annotated[
     Path | None,

@@ -34,7 +34,8 @@ def create_command(
     ] = None,
     device: DeviceOption = "cpu",
     textures: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of photographs to use as textures besides our own.")
+        Path | None,
+        typer.Option(metavar="PATH", help="Folder or zip file of photographs to use as textures besides our own."),
     ] = None,
 ) -> None:
     """Write rooms in the 7-Scenes layout: two training sequences and one test sequence each."""

@@ -84,6 +84,10 @@ class Decorator:
         choices = self.range_by_family[family]
         return int(self.rng.integers(choices.start, choices.stop))
 
+    def takes_photograph(self, share: float) -> bool:
+        """Whether to take a photograph, in a share of the cases. Where there are none, no chance is drawn."""
+        return "photo" in self.range_by_family and bool(self.rng.random() < share)
+
     def color(
         self, brightness: tuple[float, float] = (0.1, 0.8), saturation: float = 0.4
     ) -> tuple[float, float, float]:

@@ -29,6 +29,8 @@ CELL_M = 0.1
 CLEARANCE_M = 0.22
 """A camera keeps at least this far from everything between knee and head."""
 WALKING_SPACE_Z_M = (0.25, 2.0)
+PHOTO_WALL_SHARE, PHOTO_FLOOR_SHARE = 0.15, 0.3
+"""Of walls and floors, where there are photographs: textures of games and of real things are among them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +125,9 @@ class HomeBuilder:
         self.rooms = [Rectangle(edges[i], edges[i + 1], 0.0, float(self.size_m[1])) for i in range(num_rooms)]
 
     def wall_material(self) -> int:
-        """Mostly paint, now and then tiles or wallpaper."""
+        """Mostly paint, now and then tiles or wallpaper, or what a user's photographs show."""
+        if self.decorator.takes_photograph(PHOTO_WALL_SHARE):
+            return self.decorator.texture("photo")
         family = str(self.rng.choice(["plaster", "tiles", "fabric", "stone"], p=[0.86, 0.06, 0.03, 0.05]))
         return self.decorator.texture(family)
 
@@ -131,7 +135,8 @@ class HomeBuilder:
         """Floor, ceiling and outer walls: one box seen from inside."""
         wall = self.wall_material()
         accent = self.wall_material() if self.rng.random() < 0.4 else wall
-        floor = self.decorator.texture(str(self.rng.choice(["wood", "wood", "tiles", "fabric", "stone"])))
+        floor_family = str(self.rng.choice(["wood", "wood", "tiles", "fabric", "stone"]))
+        floor = self.decorator.texture("photo" if self.decorator.takes_photograph(PHOTO_FLOOR_SHARE) else floor_family)
         ceiling = self.decorator.texture("plaster")
         material = Material(
             (wall, accent, wall, wall, floor, ceiling), (0.7, 0.7, 0.7), 1.0, float(self.rng.uniform(1.0, 2.0)), 0.04

@@ -47,6 +47,8 @@ class StreamConfig:
     """Images in a graph: the query and its neighbours."""
     overlap: tuple[float, float] = (0.2, 0.9)
     """Wanted share of the query's pixels that each neighbour sees; where too few have it, the nearest to it serve."""
+    nearest_share: float = 0.0
+    """Share of graphs whose neighbours are those that see most, as retrieval finds them; in the others luck decides."""
     num_homes: int = 128
     """Homes in use at a time."""
     views_per_home: int = 96
@@ -289,6 +291,9 @@ class RoomStream:
         off_range = (low - seen).clamp_min(0) + (seen - high).clamp_min(0)
         # Within the wanted range luck decides; outside it the distance to the range does.
         score = luck(graphs, views) - 1e3 * off_range
+        if config.nearest_share:
+            # A little luck is left, as retrieval errs a little.
+            score = torch.where(luck(graphs, 1) < config.nearest_share, score + 5 * seen, score)
         score.scatter_(1, query[:, None], torch.inf)
         chosen = score.topk(nodes, dim=1).indices  # the query first, as its score is infinite
         if config.useless_share:
@@ -307,7 +312,7 @@ class RoomStream:
             overlap[:, 1:] = torch.where(is_here[:, None], overlap[:, 1:], 0.0)
         return _Choice(home_of_node, home_of_node * views + chosen, overlap, is_here)
 
-    def __iter__(self) -> Iterator[StreamBatch]:
+    def __iter__(self) -> Generator[StreamBatch, None, None]:
         config = self.config
         generator = torch.Generator().manual_seed(config.seed)
         with closing(self._homes()) as homes:

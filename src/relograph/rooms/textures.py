@@ -4,6 +4,7 @@ Every texture is a seamless 256 x 256 RGB tile. The random choices are drawn on 
 computed on whatever device is asked for, so a seed means the same textures everywhere.
 """
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -398,6 +399,16 @@ def check_seed(seed: int) -> None:
         raise ConfigError(f"a seed must be a whole number from 0 to 2^31 - 1, got {seed}.")
 
 
+def fingerprint_of_photographs(path: Path) -> str:
+    """SHA-256 in hex of a zip file of photographs, or of all photographs of a folder, in the order of their names."""
+    if path.is_file():
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    digest = hashlib.sha256()
+    for file in photograph_files(path):
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Torch on one thread: tiles are small, and many threads on busy cores wait for each other for minutes."""
@@ -412,6 +423,7 @@ def one_thread() -> Iterator[None]:
 def make_atlas(
     seed: int,
     *,
+    sets: int = 1,
     photographs: Path | None = None,
     split: Split | None = None,
     device: torch.device | str = "cpu",
@@ -419,17 +431,18 @@ def make_atlas(
 ) -> TextureAtlas:
     """An atlas of every family, the same for the same seed and photographs on every device up to rounding.
 
-    `photographs` is a folder or a zip file; with a `split`, only what lies there in the folder of that name is used.
+    It has as many textures of our own as `FAMILY_SIZES` says, `sets` times over, no two the same. `photographs` is a
+    folder or a zip file; with a `split`, only what lies there in the folder of that name is used.
     """
     check_seed(seed)
     device = torch.device(device)
     tiles_rgb: list[Tensor] = []
     range_by_family: dict[str, range] = {}
-    with one_thread(), progress.task("making textures", total=sum(FAMILY_SIZES.values())) as advance:
+    with one_thread(), progress.task("making textures", total=sets * sum(FAMILY_SIZES.values())) as advance:
         for family_idx, (family, size) in enumerate(FAMILY_SIZES.items()):
             generator = torch.Generator().manual_seed(seed * 1_000_003 + family_idx)
-            range_by_family[family] = range(len(tiles_rgb), len(tiles_rgb) + size)
-            for _ in range(size):
+            range_by_family[family] = range(len(tiles_rgb), len(tiles_rgb) + sets * size)
+            for _ in range(sets * size):
                 tiles_rgb.append((MAKERS[family](generator, device) * 255).round().to(torch.uint8))
                 advance(1)
     stacked = torch.stack(tiles_rgb)

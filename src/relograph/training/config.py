@@ -119,6 +119,8 @@ class OptimConfig:
     """Steps in which the learning rate grows from zero."""
     gradient_clip: float = 0.0
     """Largest norm of the gradient; 0 does not clip."""
+    average_decay: float = 0.0
+    """Of a running mean of the weights, which is what is validated and kept; 0 keeps the weights as they are."""
     precision: Literal["float32", "bfloat16"] = "bfloat16"
     """Of matrix products and convolutions; weights and losses are float32."""
     compile: bool = False
@@ -145,6 +147,11 @@ class OptimConfig:
         _at_least(1, "optim.step_epochs", self.step_epochs)
         _at_least(0, "optim.warmup_steps", self.warmup_steps)
         _at_least(0, "optim.gradient_clip", self.gradient_clip, "0 does not clip")
+        if not 0 <= self.average_decay < 1:
+            raise ConfigError(
+                f"optim.average_decay: expected 0 or more and less than 1, found {self.average_decay}. Use 0.999 for "
+                "the mean of about a thousand steps, or 0 for none."
+            )
         _at_least(0, "optim.patience", self.patience, "0 never stops early")
 
 

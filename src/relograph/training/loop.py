@@ -6,13 +6,14 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from relograph.configuration import config_from_dict
 from relograph.errors import ConfigError, MissingExtraError, TrainingError
@@ -32,9 +33,9 @@ CHECKPOINT_SECONDS = 90.0
 HOW_TO_START_ANEW = "train anew in another folder with a lower optim.learning_rate or with optim.gradient_clip=1"
 
 
-def log_columns(watched: Iterable[str]) -> tuple[str, ...]:
+def log_columns(watched: Iterable[str], figures: Iterable[str] = ()) -> tuple[str, ...]:
     """Columns of `log.csv`."""
-    return ("step", "epoch", "loss", *watched, "learning_rate", "graphs_per_second", "validation_loss")
+    return ("step", "epoch", "loss", *watched, "learning_rate", "graphs_per_second", "validation_loss", *figures)
 
 
 LOG_COLUMNS = log_columns(("beta", "gamma"))
@@ -74,6 +75,48 @@ class TrainingState:
     step: int = 0
     best_validation: float | None = None
     epochs_without_better: int = 0
+    seconds: float = 0.0
+    """That it has taken so far, in all the processes that did a part of it one after the other."""
+
+
+@dataclass(frozen=True)
+class Validated:
+    """How good a network is on what is held out."""
+
+    loss: float
+    """The weights with the smallest are kept."""
+    figures: Mapping[str, float | None] = field(default_factory=dict)
+    """Further numbers for the log, always of the same names; None where there is none."""
+
+
+class RunningMean:
+    """A slow mean of a network's weights and statistics, which answers better than the weights of any one step."""
+
+    def __init__(self, module: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.tensors = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+
+    @torch.no_grad()
+    def take(self, module: nn.Module, num_steps: int) -> None:
+        """Move towards the weights after `num_steps`; in the beginning faster, to forget those of the start."""
+        decay = min(self.decay, (1 + num_steps) / (10 + num_steps))
+        of_module = module.state_dict()
+        means = [mean for mean in self.tensors.values() if mean.is_floating_point()]
+        latest = [of_module[name].detach() for name, mean in self.tensors.items() if mean.is_floating_point()]
+        get_ema_multi_avg_fn(decay)(means, latest, num_steps)
+        for name, mean in self.tensors.items():
+            if not mean.is_floating_point():
+                mean.copy_(of_module[name])
+
+    @contextmanager
+    def in_place_of(self, module: nn.Module) -> Iterator[None]:
+        """The network has the mean for its weights meanwhile."""
+        latest = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+        module.load_state_dict(self.tensors)
+        try:
+            yield
+        finally:
+            module.load_state_dict(latest)
 
 
 def learning_rate(config: OptimConfig, step: int, steps_per_epoch: int) -> float:
@@ -121,7 +164,7 @@ def run_training(
         output,
         loss_of,
         fabric=fabric,
-        validate=validate,
+        validate=None if validate is None else lambda objective: Validated(validate(objective)),
         metadata=metadata,
         progress=progress,
     )
@@ -135,15 +178,18 @@ def run_loop(
     loss_of: Callable[[Callable[..., Tensor], Any, int], Tensor],
     *,
     fabric: "Fabric",
-    validate: Callable[[nn.Module], float] | None = None,
+    validate: Callable[[nn.Module], Validated] | None = None,
+    figures: Sequence[str] = (),
+    at_best: Callable[[TrainingState, Validated], None] | None = None,
     metadata: Mapping[str, object] | None = None,
     progress: Progress = SILENT,
 ) -> TrainingState:
     """Train until the configuration's last epoch or until validation stops getting better; go on where it stopped.
 
     `loss_of` gives the loss of a batch in a step from what is differentiated. `output` gets `last/` (with the
-    optimizer's state) and `best/`, both checkpoints, and `log.csv`. The weights of the best validation are what
-    `objective` holds at the end.
+    optimizer's state) and `best/`, both checkpoints, and `log.csv`, with the `figures` of validations as its last
+    columns. The weights of the best validation are what `objective` holds at the end, and when `at_best` is called, in
+    the first process, after each validation that is better than all before.
     """
     if optim.batch_size % fabric.world_size:
         raise ConfigError(
@@ -154,10 +200,11 @@ def run_loop(
     objective = objective.to(fabric.device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks the keyword
     optimizer = make_optimizer(objective, optim)
     state = TrainingState()
+    mean = RunningMean(objective, optim.average_decay) if optim.average_decay else None
     if (output / "last").exists():
-        state = restore(output / "last", objective, optimizer)
+        state = restore(output / "last", objective, optimizer, mean)
     saved_metadata = dict(metadata or {})
-    columns = log_columns(objective.watched())
+    columns = log_columns(objective.watched(), figures)
     log = Log(output / "log.csv", state.step, columns) if fabric.is_global_zero else None
     wrapped, optimizer_ = fabric.setup(objective, optimizer)
     compiled: Callable[..., Tensor] = torch.compile(wrapped) if optim.compile else wrapped
@@ -167,7 +214,10 @@ def run_loop(
             tensors = {name: tensor.detach() for name, tensor in objective.state_dict().items()}
             if with_optimizer:
                 tensors |= optimizer_tensors(objective, optimizer)
+                tensors |= {} if mean is None else {f"mean.{name}": tensor for name, tensor in mean.tensors.items()}
             save_checkpoint(output / kind, tensors, {**saved_metadata, **vars(state)})
+
+    seconds_before, started = state.seconds, time.perf_counter()
 
     total_steps = optim.epochs * steps_per_epoch
     first_bad_step = torch.full((), total_steps, dtype=torch.long, device=fabric.device)  # none yet
@@ -193,6 +243,8 @@ def run_loop(
             if optim.gradient_clip:
                 fabric.clip_gradients(wrapped, optimizer_, max_norm=optim.gradient_clip, error_if_nonfinite=False)
             optimizer_.step()
+            if mean is not None:
+                mean.take(objective, state.step)
             # Looking at the loss would wait for the GPU, so the first bad step is noted there and looked at below.
             is_good = torch.isfinite(loss.detach())
             first_bad_step = torch.where(is_good, first_bad_step, first_bad_step.clamp_max(state.step))
@@ -206,23 +258,27 @@ def run_loop(
                     first_bad_step.clamp_max_(state.step - 1)  # its loss was fine, its gradient was not
                 first_of_all: Any = fabric.all_reduce(first_bad_step, reduce_op="min")  # all share the weights
                 stop_if_bad(int(first_of_all), state.step, source, output)
-            validation = None
+            state.seconds = seconds_before + time.perf_counter() - started
+            validated = None
             if end_of_epoch and validate is not None:
-                # The first process decides: running statistics differ, and all must stop together.
-                validation = fabric.broadcast(validate(objective))
-                if not math.isfinite(validation):
-                    raise TrainingError(
-                        f"expected a finite validation loss, found {validation} after step {state.step - 1}; "
-                        f"{what_is_kept(output)}. Look at the poses of the held-out frames, or {HOW_TO_START_ANEW}."
-                    )
+                with nullcontext() if mean is None else mean.in_place_of(objective):
+                    # The first process decides: running statistics differ, and all must stop together.
+                    validated = fabric.broadcast(validate(objective))
+                    if not math.isfinite(validated.loss):
+                        raise TrainingError(
+                            f"expected a finite validation loss, found {validated.loss} after step {state.step - 1}; "
+                            f"{what_is_kept(output)}. Look at the poses of the held-out frames, or {HOW_TO_START_ANEW}."
+                        )
+                    if state.best_validation is None or validated.loss < state.best_validation:
+                        state.best_validation, state.epochs_without_better = validated.loss, 0
+                        save("best", with_optimizer=False)
+                        if at_best is not None and fabric.is_global_zero:
+                            at_best(state, validated)
+                    else:
+                        state.epochs_without_better += 1
                 objective.train()
                 if optim.freeze_batch_norm:
                     freeze_batch_norm(objective)
-                if state.best_validation is None or validation < state.best_validation:
-                    state.best_validation, state.epochs_without_better = validation, 0
-                    save("best", with_optimizer=False)
-                else:
-                    state.epochs_without_better += 1
             if now_due:
                 now = time.perf_counter()
                 if log is not None:
@@ -233,7 +289,8 @@ def run_loop(
                         **{name: number.item() for name, number in objective.watched().items()},
                         learning_rate=optimizer.param_groups[0]["lr"],
                         graphs_per_second=len(recent) * optim.batch_size / (now - last_logged),
-                        validation_loss=validation,
+                        validation_loss=None if validated is None else validated.loss,
+                        **{name: None if validated is None else validated.figures[name] for name in figures},
                     )
                 recent, last_logged = [], now
                 if end_of_epoch or now - last_saved > CHECKPOINT_SECONDS:
@@ -241,7 +298,8 @@ def run_loop(
                     last_saved = last_logged = time.perf_counter()
     fabric.barrier()
     if validate is None and fabric.is_global_zero:
-        save("best", with_optimizer=False)
+        with nullcontext() if mean is None else mean.in_place_of(objective):
+            save("best", with_optimizer=False)
     fabric.barrier()
     load_into(objective, load_checkpoint(output / "best").tensors, where=str(output / "best"))
     return state
@@ -325,11 +383,17 @@ def optimizer_tensors(objective: nn.Module, optimizer: torch.optim.Optimizer) ->
     }
 
 
-def restore(folder: Path, objective: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingState:
-    """Put a checkpoint's weights and moments back; how far its training was."""
+def restore(
+    folder: Path, objective: nn.Module, optimizer: torch.optim.Optimizer, mean: RunningMean | None = None
+) -> TrainingState:
+    """Put a checkpoint's weights, their mean and moments back; how far its training was."""
     checkpoint = load_checkpoint(folder)
-    weights = {name: tensor for name, tensor in checkpoint.tensors.items() if not name.startswith("optimizer.")}
+    weights = {
+        name: tensor for name, tensor in checkpoint.tensors.items() if not name.startswith(("optimizer.", "mean."))
+    }
     load_into(objective, weights, where=str(folder))
+    for name, tensor in mean.tensors.items() if mean is not None else ():
+        tensor.copy_(checkpoint.tensors[f"mean.{name}"])
     for name, parameter in objective.named_parameters():
         moments = {
             key: checkpoint.tensors[f"optimizer.{key}.{name}"]
@@ -347,7 +411,9 @@ def restore(folder: Path, objective: nn.Module, optimizer: torch.optim.Optimizer
                     moment = optimizer.state[parameter][key]
                     optimizer.state[parameter][key] = moment.to(memory_format=torch.channels_last)
     return config_from_dict(
-        TrainingState, {key: checkpoint.metadata[key] for key in vars(TrainingState())}, str(folder)
+        TrainingState,
+        {key: checkpoint.metadata[key] for key in vars(TrainingState()) if key in checkpoint.metadata},
+        str(folder),
     )
 
 

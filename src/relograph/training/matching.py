@@ -21,11 +21,15 @@ from relograph.models.match_gnn import (
 )
 from relograph.retrieval import covisibility_loss
 from relograph.rooms import StreamBatch
+from relograph.rooms.stream import UnseenGraphs
+from relograph.training.match_drill import as_a_matcher_errs, unseen_matches
 from relograph.training.objective import Objective
 
 SMALLEST_ANGLE_RAD = 1e-4
 FINE_CELLS = 256
-LESSONS = ("coarse", "seen", "fine", "edge", "fused", "overlap", "retrieval")
+LEAST_OVERLAP = 0.02
+"""Share of the query that some reference must see before all of them together are asked where it was taken."""
+LESSONS = ("coarse", "seen", "fine", "edge", "fused", "overlap", "retrieval", "drill")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +50,8 @@ class MatchLossConfig:
     """The share of the query that a reference sees."""
     retrieval: float = 0.3
     """Descriptors that are near where images see the same."""
+    drill: float = 1.0
+    """Poses of graphs that nobody photographed: edge, fused and overlap lessons from true matches with errors."""
     known_intrinsics: float = 0.5
     """Share of the steps in which the network is told the lenses."""
 
@@ -74,20 +80,26 @@ class MatchObjective(Objective):
         answers: MatchAnswers = self.model(query, references, batch.T_world_cam[:, 1:], everything)
         return answers
 
-    def forward(self, batch: StreamBatch, ref_mask: Bool[Tensor, "B R"], *, tell_lenses: bool) -> Float[Tensor, ""]:
-        """The weighted sum of all lessons' losses. References that `ref_mask` leaves out are not shown."""
+    def forward(
+        self,
+        batch: StreamBatch,
+        ref_mask: Bool[Tensor, "B R"],
+        drill_mask: Bool[Tensor, "D R"] | None = None,
+        *,
+        tell_lenses: bool,
+    ) -> Float[Tensor, ""]:
+        """The weighted sum of all lessons' losses. References that the masks leave out are not shown.
+
+        `drill_mask` is that of the graphs without photographs, where the batch has some; of them, lenses are told where
+        they are not told of the others.
+        """
         num_graphs, num_nodes = batch.overlap.shape
         features = self.encode(batch)
         query, references = split_nodes(features, num_nodes)
         lenses = Lenses(batch.K, batch.distortion)
         T_world_ref, T_world_query = batch.T_world_cam[:, 1:], batch.T_world_cam[:, 0]
         answers: MatchAnswers = self.model(
-            query,
-            references,
-            T_world_ref,
-            ref_mask,
-            query_lenses=Lenses(batch.K[:, 0], batch.distortion[:, 0]) if tell_lenses else None,
-            ref_lenses=Lenses(batch.K[:, 1:], batch.distortion[:, 1:]) if tell_lenses else None,
+            query, references, T_world_ref, ref_mask, **lenses_of(lenses, told=tell_lenses)
         )
         with torch.no_grad():
             truth = true_matches(batch.depth_m, batch.T_world_cam, lenses, COARSE_STRIDE)
@@ -95,7 +107,6 @@ class MatchObjective(Objective):
         visible = seen & ref_mask[..., None]
         overlap = seen.float().mean(dim=-1)  # [B, R]
         cell, offset = true_cells(truth, batch.depth_m.shape[2:])
-        posed_edges = ref_mask & batch.is_here[:, None]
         many_query_fine = query.fine.repeat_interleave(num_nodes - 1, dim=0)
         some = some_of(visible.flatten(0, 1), FINE_CELLS)
         expected, log_chance = fine_expectation(
@@ -105,32 +116,76 @@ class MatchObjective(Objective):
         losses = {
             "coarse": coarse_loss(answers.matches, cell, visible),
             "seen": seen_loss(answers.matches, seen, ref_mask),
+            # Windows lie around the true cells, so the fine features need not wait for the coarse ones.
             "fine": fine_loss(
                 expected,
                 log_chance,
                 offset.flatten(0, 1).gather(1, some[..., None].expand(-1, -1, 2)),
                 visible.flatten(0, 1).gather(1, some),
             ),
-            "edge": edge_loss(answers, T_world_ref.inverse() @ T_world_query[:, None], posed_edges),
-            "fused": fused_loss(answers.T_world_query, T_world_query, batch.is_here),
-            "overlap": masked_mean(
-                F.binary_cross_entropy_with_logits(answers.overlap, overlap, reduction="none"), ref_mask
-            ),
+            **pose_lessons(answers, T_world_ref, T_world_query, overlap, ref_mask, batch.is_here),
             "retrieval": covisibility_loss(
                 descriptors,
                 F.pad(overlap, (1, 0), value=1.0),
                 torch.ones_like(batch.overlap, dtype=torch.bool),
                 negatives=batch.home[:, None] != batch.home,
             ),
+            "drill": overlap.new_zeros(()),
         }
+        if batch.unseen is not None and drill_mask is not None:
+            losses["drill"] = self.drill(batch.unseen, drill_mask, tell_lenses=not tell_lenses)
         self._latest = {name: loss.detach() for name, loss in losses.items()}
         return torch.stack([getattr(self.config, name) * loss for name, loss in losses.items()]).sum()
+
+    def drill(self, graphs: UnseenGraphs, ref_mask: Bool[Tensor, "D R"], *, tell_lenses: bool) -> Float[Tensor, ""]:
+        """The weighted sum of the lessons about poses, from true matches with errors."""
+        truth = unseen_matches(graphs)
+        matches = as_a_matcher_errs(truth, graphs.image_hw)
+        told = lenses_of(Lenses(graphs.K, graphs.distortion), told=tell_lenses)
+        flow = self.model.flow(matches, graphs.image_hw, graphs.image_hw, told["query_lenses"], told["ref_lenses"])
+        T_world_query, T_world_ref = graphs.T_world_cam[:, 0], graphs.T_world_cam[:, 1:]
+        answers = self.model.regress(matches, flow, T_world_ref, ref_mask)
+        overlap = truth.visible.float().mean(dim=-1)
+        is_here = torch.ones_like(ref_mask[:, 0])
+        lessons = pose_lessons(answers, T_world_ref, T_world_query, overlap, ref_mask, is_here)
+        return torch.stack([getattr(self.config, name) * loss for name, loss in lessons.items()]).sum()
+
+
+def lenses_of(lenses: Lenses, *, told: bool) -> dict[str, Lenses | None]:
+    """What the network is told of the lenses of graphs: those of the query and of its references, or nothing."""
+    if not told:
+        return {"query_lenses": None, "ref_lenses": None}
+    return {
+        "query_lenses": Lenses(lenses.K[:, 0], lenses.distortion[:, 0]),
+        "ref_lenses": Lenses(lenses.K[:, 1:], lenses.distortion[:, 1:]),
+    }
+
+
+def pose_lessons(
+    answers: MatchAnswers,
+    T_world_ref: Pose,
+    T_world_query: Pose,
+    overlap: Float[Tensor, "B R"],
+    ref_mask: Bool[Tensor, "B R"],
+    is_here: Bool[Tensor, "B"],
+) -> dict[str, Float[Tensor, ""]]:
+    """What is learned about poses. Where no reference sees anything, only edges are asked, which may doubt."""
+    is_seen = ((overlap > LEAST_OVERLAP) & ref_mask).any(dim=1)
+    wrong_overlap = F.binary_cross_entropy_with_logits(answers.overlap, overlap, reduction="none")
+    return {
+        "edge": edge_loss(answers, T_world_ref.inverse() @ T_world_query[:, None], ref_mask & is_here[:, None]),
+        "fused": fused_loss(answers.T_world_query, T_world_query, is_here & is_seen),
+        "overlap": masked_mean(wrong_overlap, ref_mask),
+    }
 
 
 def split_nodes(features: ImageFeatures, num_nodes: int) -> tuple[ImageFeatures, ImageFeatures]:
     """The queries of graphs, and their references, those of a query together."""
-    is_query = torch.arange(len(features.coarse), device=features.coarse.device) % num_nodes == 0
-    return features[is_query], features[~is_query]
+    graphs = [part.unflatten(0, (-1, num_nodes)) for part in vars(features).values()]
+    # Slices, not a mask: a GPU would be asked how many there are, and answer when all its work is done.
+    return ImageFeatures(*(part[:, 0] for part in graphs)), ImageFeatures(
+        *(part[:, 1:].flatten(0, 1) for part in graphs)
+    )
 
 
 def some_of(visible: Bool[Tensor, "M P"], count: int) -> Int[Tensor, "M S"]:

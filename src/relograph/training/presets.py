@@ -1,11 +1,18 @@
 """Named configurations: the paper's, ours on rooms, and one small enough for a test."""
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from relograph.errors import ConfigError
 from relograph.models import ModelConfig
+from relograph.models.match_gnn import MatchConfig
+from relograph.rooms import StreamConfig
 from relograph.training.config import DataConfig, GraphConfig, OptimConfig, RetrievalConfig, TrainConfig
+from relograph.training.match_training import MatchTrainConfig
+
+Config = TypeVar("Config")
 
 PAPER_7SCENES = TrainConfig(model=ModelConfig(target="world"))
 
@@ -62,6 +69,50 @@ TINY = TrainConfig(
 )
 """Trains in seconds on one CPU core; its answers are worth nothing."""
 
+MATCHGNN = MatchTrainConfig()
+"""A round of what is shipped: some minutes of one large GPU, each round starting from the last one's weights."""
+
+MATCHGNN_TINY = MatchTrainConfig(
+    model=MatchConfig(
+        channels=16,
+        context_channels=16,
+        fine_channels=8,
+        self_layers=1,
+        cross_layers=1,
+        edge_channels=16,
+        rounds=1,
+        heads=2,
+        num_clusters=2,
+        descriptor_dim=8,
+    ),
+    stream=StreamConfig(
+        image_height=48,
+        image_width=64,
+        graphs_per_batch=2,
+        num_nodes=3,
+        num_homes=2,
+        views_per_home=12,
+        overlap=(0.1, 0.95),
+        beside_share=0.5,
+        unseen_graphs=2,
+    ),
+    texture_sets=1,
+    validation_batches=1,
+    optim=replace(
+        MATCHGNN.optim,
+        batch_size=2,
+        epochs=2,
+        steps_per_epoch=2,
+        precision="float32",
+        warmup_steps=1,
+        learning_rate=1e-3,
+    ),
+)
+"""Every part of a round in a few seconds of one CPU core; its answers are worth nothing."""
+
+MATCH_PRESETS = {"matchgnn": MATCHGNN, "matchgnn-tiny": MATCHGNN_TINY}
+"""Of our own network, which needs no scenes."""
+
 PRESETS = {
     "paper-7scenes": PAPER_7SCENES,
     "paper-cambridge": PAPER_CAMBRIDGE,
@@ -74,8 +125,18 @@ PRESETS = {
 
 def preset(name: str) -> TrainConfig:
     """The configuration of a name."""
-    if name not in PRESETS:
-        nearest = difflib.get_close_matches(name, PRESETS, n=1, cutoff=0.5)
+    return _of_name(name, PRESETS)
+
+
+def any_preset(name: str) -> TrainConfig | MatchTrainConfig:
+    """The same, with those of our own network among them."""
+    every: dict[str, TrainConfig | MatchTrainConfig] = {**PRESETS, **MATCH_PRESETS}
+    return _of_name(name, every)
+
+
+def _of_name(name: str, presets: Mapping[str, Config]) -> Config:
+    if name not in presets:
+        nearest = difflib.get_close_matches(name, presets, n=1, cutoff=0.5)
         advice = f"Did you mean {nearest[0]!r}?" if nearest else "Choose one of them."
-        raise ConfigError(f"expected a preset among {', '.join(PRESETS)}, found {name!r}. {advice}")
-    return PRESETS[name]
+        raise ConfigError(f"expected a preset among {', '.join(presets)}, found {name!r}. {advice}")
+    return presets[name]

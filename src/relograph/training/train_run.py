@@ -13,6 +13,7 @@ from relograph.retrieval import read_pairs
 from relograph.scenes import open_scenes
 from relograph.training.config import TrainConfig
 from relograph.training.loop import make_fabric, read_log
+from relograph.training.match_training import MatchTrainConfig, earlier_round, textures_of, train_match_gnn
 from relograph.training.running import pretrain, save_retriever, train_on_scenes
 from relograph.training.workbench import (
     claimed_run_folder,
@@ -126,6 +127,32 @@ def pretrain_run(
     identity = {"config": config_to_dict(config), "start": start.fingerprint}
     with claimed_run_folder(output, identity) if fabric.is_global_zero else nullcontext():
         pretrain(config, output, fabric=fabric, encoder=start.encoder, netvlad=netvlad, progress=progress)
+        return _finished(output, is_first_process=fabric.is_global_zero)
+
+
+def match_run(
+    config: MatchTrainConfig,
+    output: Path,
+    *,
+    init: Path | None = None,
+    textures: Path | None = None,
+    device: str = "cpu",
+    progress: Progress = SILENT,
+) -> TrainRun:
+    """A round of training MatchGNN on rooms without end; one that was stopped goes on.
+
+    `init` is an earlier round's run or its weights, `textures` a folder or a zip file of photographs.
+    """
+    earlier = None if init is None else earlier_round(init, config)
+    fabric = make_fabric(device, config.optim.precision)
+    progress = progress if fabric.is_global_zero else SILENT
+    identity = {
+        "config": config_to_dict(config),
+        "start": "random weights" if earlier is None else f"weights {earlier.sha256[:16]}",
+        "textures": textures_of(textures),
+    }
+    with claimed_run_folder(output, identity) if fabric.is_global_zero else nullcontext():
+        train_match_gnn(config, output, fabric=fabric, earlier=earlier, photographs=textures, progress=progress)
         return _finished(output, is_first_process=fabric.is_global_zero)
 
 

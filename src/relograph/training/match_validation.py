@@ -1,0 +1,48 @@
+"""How good MatchGNN is in rooms that it was not trained on: poses without intrinsics, and matches."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from relograph.geometry import pose_error
+from relograph.graphs.correspondence import Lenses, true_matches
+from relograph.models.match_gnn import COARSE_STRIDE
+from relograph.rooms import StreamBatch
+from relograph.training.loop import Validated
+from relograph.training.matching import MatchObjective
+
+RIGHT_PX = 4.0
+CONFIDENT = 0.5
+FIGURES = ("median_m", "median_deg", "right_matches", "confident_px")
+"""Median errors of the fused pose; share of visible cells matched within 4 px; median error of confident matches."""
+
+
+@torch.no_grad()
+def match_figures(objective: MatchObjective, batches: Sequence[StreamBatch]) -> Validated:
+    """The figures of all batches together; what is minimised is metres plus degrees / 30."""
+    metres, degrees, off_px, confident_px = [], [], [], []
+    for batch in batches:
+        answers = objective.answer(batch)
+        error = pose_error(answers.T_world_query, batch.T_world_cam[:, 0])
+        metres.append(error.translation_error_m[batch.is_here])
+        degrees.append(error.rotation_error_deg[batch.is_here])
+        truth = true_matches(batch.depth_m, batch.T_world_cam, Lenses(batch.K, batch.distortion), COARSE_STRIDE)
+        distance = (answers.matches.xy - truth.xy).norm(dim=-1)
+        off_px.append(distance[truth.visible])
+        confident_px.append(distance[truth.visible & (answers.matches.confidence > CONFIDENT)])
+    median_m, median_deg, median_px = (_median(torch.cat(parts)) for parts in (metres, degrees, confident_px))
+    assert median_m is not None
+    assert median_deg is not None
+    figures = {
+        "median_m": median_m,
+        "median_deg": median_deg,
+        "right_matches": float((torch.cat(off_px) < RIGHT_PX).float().mean()),
+        "confident_px": median_px,
+    }
+    return Validated(median_m + median_deg / 30, figures)
+
+
+def _median(values: Tensor) -> float | None:
+    """None where there are no values."""
+    return float(values.median()) if len(values) else None
