@@ -162,9 +162,9 @@ def test_an_image_compared_with_itself_is_compared_both_ways_alike(network: Matc
 def test_the_chances_are_a_softmax_over_both_images(network: MatchGNN) -> None:
     query, reference = features(network, photos(1)), features(network, photos(1, seed=3))
     matches = network.matcher(query, reference, 1)
-    q, cells = network.matcher.describe(query.context, query.coarse, network.matcher.show(reference.context))
-    r, _ = network.matcher.describe(reference.context, reference.coarse, network.matcher.show(query.context))
-    seen = network.matcher.seen(cells).flatten(1)
+    q = network.matcher.describe(query.context, query.coarse, network.matcher.show(reference.context))
+    r = network.matcher.describe(reference.context, reference.coarse, network.matcher.show(query.context))
+    seen = network.matcher.seen(q).flatten(1)
     score = torch.exp(network.matcher.log_temperature) * (q[0] @ r[0].T) / 4
     chance = score.softmax(dim=1) * score.softmax(dim=0)
     assert_allclose(matches.log_coarse[0, 0].exp(), chance, atol=1e-12)

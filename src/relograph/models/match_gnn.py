@@ -160,6 +160,7 @@ class DenseEncoder(nn.Module):
         self.look_around = nn.ModuleList(Attention(context, config.heads) for _ in range(config.self_layers))
         self.context_to_coarse = nn.Conv2d(context, coarse, 1)
         self.merge_coarse = ConvBlock(coarse, coarse)
+        self.describe_coarse = nn.Conv2d(coarse, coarse, 1)
         self.coarse_to_quarter = nn.Conv2d(coarse, 96, 1)
         self.merge_quarter = ConvBlock(96, fine)
         self.merge_fine = nn.Conv2d(fine, fine, 3, padding=1)
@@ -179,7 +180,7 @@ class DenseEncoder(nn.Module):
         coarse = self.merge_coarse(eighth + enlarged(self.context_to_coarse(context), 2))
         quarter = self.merge_quarter(quarter + enlarged(self.coarse_to_quarter(coarse), 2))
         fine = self.merge_fine(half + enlarged(quarter, 2))
-        return ImageFeatures(context, coarse, fine)
+        return ImageFeatures(context, self.describe_coarse(coarse), fine)
 
 
 def enlarged(x: Float[Tensor, "M C h w"], factor: int) -> Float[Tensor, "M C H W"]:
@@ -217,9 +218,8 @@ class Matcher(nn.Module):
         super().__init__()
         context, coarse = config.context_channels, config.channels
         self.compare = nn.ModuleList(Attention(context, config.heads) for _ in range(config.cross_layers))
-        self.to_coarse = nn.Conv2d(context, coarse, 1)
-        self.project = nn.Conv2d(coarse, coarse, 1)
-        self.seen = nn.Conv2d(coarse, 1, 1)
+        self.to_coarse = nn.Linear(context, coarse)
+        self.seen = nn.Linear(coarse, 1)
         self.log_temperature = nn.Parameter(torch.tensor(0.0))
 
     def show(self, context: Float[Tensor, "M C h w"]) -> list[Float[Tensor, "2 M heads Q c"]]:
@@ -232,14 +232,13 @@ class Matcher(nn.Module):
         context: Float[Tensor, "M C h w"],
         coarse: Float[Tensor, "M C8 h8 w8"],
         other: list[Float[Tensor, "2 M heads Q c"]],
-    ) -> tuple[Float[Tensor, "M P C8"], Float[Tensor, "M C8 h8 w8"]]:
-        """Descriptors of the cells of an image that is compared with another, and what they are made from."""
+    ) -> Float[Tensor, "M P C8"]:
+        """Descriptors of the cells of an image that is compared with another: its own, and what it makes of that."""
         tokens = context.flatten(2).mT
         for layer, shown in zip(cast(Iterable[Attention], self.compare), other, strict=True):
             tokens = layer.look(tokens, shown)
-        compared = self.to_coarse(tokens.mT.unflatten(2, context.shape[2:]))
-        cells = coarse + enlarged(compared, 2)
-        return self.project(cells).flatten(2).mT, cells
+        compared = self.to_coarse(tokens).mT.unflatten(2, context.shape[2:])
+        return (coarse + enlarged(compared, 2)).flatten(2).mT
 
     def forward(
         self, query: ImageFeatures, references: ImageFeatures, num_references: int, *, keep_log_coarse: bool = True
@@ -247,9 +246,9 @@ class Matcher(nn.Module):
         """Matches of B queries with B x R references, those of a query together."""
         context, coarse = (part.repeat_interleave(num_references, dim=0) for part in (query.context, query.coarse))
         query_shows = [shown.repeat_interleave(num_references, dim=1) for shown in self.show(query.context)]
-        q, cells = self.describe(context, coarse, self.show(references.context))
-        r, _ = self.describe(references.context, references.coarse, query_shows)
-        seen = precise(self.seen(cells)).flatten(1)
+        q = self.describe(context, coarse, self.show(references.context))
+        r = self.describe(references.context, references.coarse, query_shows)
+        seen = precise(self.seen(q)).squeeze(-1)
         fine = at_anchors(query.fine).repeat_interleave(num_references, dim=0)
         log_coarse = self.log_chance(q, r) if keep_log_coarse else None
         # One pair at a time where nothing is kept: on a CPU, chances between all cells then stay in its cache.
@@ -289,8 +288,7 @@ def cell_places(
     The place is that of the query's anchor in pixels of the reference, with its standard deviation along an axis.
     """
     log_best, best = log_coarse.max(dim=2)
-    chosen_back = log_coarse.argmax(dim=1).gather(1, best)
-    mutual = chosen_back == torch.arange(best.shape[1], device=best.device)
+    mutual = log_best >= log_coarse.amax(dim=1).gather(1, best)
     offset, log_chance = fine_offset(fine, ref_fine, best)
     spread = log_chance.exp() @ _steps_px(log_chance).square() - offset.square()
     height, width = (FINE_STRIDE * size for size in ref_fine.shape[2:])
@@ -321,7 +319,7 @@ def fine_offset(
 ) -> tuple[Float[Tensor, "M S 2"], Float[Tensor, "M S K"]]:
     """The same for fine features of the query that are known already."""
     window, inside = _at_cells(ref_fine, ref_cell, _window_steps(ref_cell.device))  # [M, S, K, C]
-    score = precise((window @ fine[..., None]).squeeze(-1)) / fine.shape[-1] ** 0.5
+    score = precise((window * fine[:, :, None]).sum(dim=-1)) / fine.shape[-1] ** 0.5
     log_chance = score.masked_fill(~inside, -1e4).log_softmax(dim=-1)  # [M, S, K]
     return log_chance.exp() @ _steps_px(log_chance), log_chance
 
@@ -394,16 +392,15 @@ class EdgeNetwork(nn.Module):
             GeometryBlock(128, channels, 2),
         )
         self.summary = nn.Parameter(torch.randn(1, 1, channels) * 0.02)
-        self.gather = nn.ModuleList(Attention(channels, config.heads) for _ in range(2))
+        self.look_around = Attention(channels, config.heads)
+        self.summarise = Attention(channels, config.heads)
 
     def forward(self, flow: Float[Tensor, "M 13 h w"]) -> Float[Tensor, "M C"]:
         x = self.cnn(flow)
         tokens = x.flatten(2).mT + position_code(x)
         tokens = torch.cat([self.summary.to(tokens.dtype).expand(len(tokens), -1, -1), tokens], dim=1)
-        for layer in self.gather:
-            tokens = layer(tokens)
-        summary: Tensor = tokens[:, 0]
-        return summary
+        tokens = self.look_around(tokens)
+        return self.summarise.look(tokens[:, :1], self.summarise.show(tokens)).squeeze(1)
 
 
 def pose_vector(T: Pose) -> Float[Tensor, "*B 12"]:
