@@ -107,7 +107,7 @@ def test_a_scene_without_splits_and_a_scene_of_one_frame_are_drawn(tmp_path, sev
 
 def test_the_page_has_the_first_view_ahead_and_its_right_to_the_right(seven_scenes_folder):
     # The cameras look along z with y down: seen from above, x is right and z is ahead.
-    right, ahead = ground_axes(open_scene(seven_scenes_folder))
+    right, ahead = ground_axes(open_scene(seven_scenes_folder).T_world_cam)
     assert_allclose(right, [1, 0, 0], atol=1e-9)
     assert_allclose(ahead, [0, 0, 1], atol=1e-9)
 
@@ -118,6 +118,6 @@ def test_cameras_that_look_straight_down_still_give_a_page(seven_scenes_folder):
     )  # forward is the world's +y
     level = Pose.identity()  # whose y axis, down, is the world's +y
     scene = open_scene(seven_scenes_folder)
-    right, ahead = ground_axes(with_poses(scene, [down, level, level]))
+    right, ahead = ground_axes(with_poses(scene, [down, level, level]).T_world_cam)
     assert np.isfinite([right, ahead]).all()
     assert_allclose([np.linalg.norm(right), np.linalg.norm(ahead), right @ ahead], [1, 1, 0], atol=1e-6)

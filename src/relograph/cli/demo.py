@@ -5,15 +5,23 @@ from typing import Annotated
 
 import typer
 
+MAP_PHOTOS, QUERIES = 100, 25
+"""Of the demo's room; a minute on two cores."""
+
 
 def demo_command(
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", help="Folder for what the demo makes; what is there is used again.")
     ] = Path("demo"),
+    weights: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Weights of MatchGNN that a training wrote.", show_default="the package's"),
+    ] = None,
 ) -> None:
-    """Make a room, write it as a scene, check it and draw its cameras from above."""
+    """Make a room, check it, draw its cameras, and localize photos in it with MatchGNN, which never saw it."""
     from relograph.cli.printing import counted
     from relograph.errors import DatasetError
+    from relograph.models.shipped import SHIPPED_WEIGHTS, load_match_gnn
     from relograph.progress import TerminalProgress
     from relograph.rooms import create_seven_rooms, draw_scene_from_above
     from relograph.scenes.inspection import check_scene
@@ -30,4 +38,11 @@ def demo_command(
         )
     picture = directory / "cameras_from_above.png"
     draw_scene_from_above(scene, picture)
-    typer.echo(f"scene    {scene.root} ({counted(len(scene), 'photo')})\npicture  {picture}")
+    typer.echo(f"scene      {scene.root} ({counted(len(scene), 'photo')})\npicture    {picture}")
+    if weights is None and not SHIPPED_WEIGHTS.exists():
+        typer.echo("localized  nothing: no weights come with this build. Train some: relograph train --preset matchgnn")
+        return
+
+    from relograph.viewer.answers import demonstrate
+
+    typer.echo(demonstrate(scene, load_match_gnn(weights), directory, MAP_PHOTOS, QUERIES, progress=progress))

@@ -12,6 +12,7 @@ from matplotlib.patches import ConnectionPatch
 from PIL import Image
 
 from relograph.errors import DatasetError
+from relograph.geometry import Pose
 from relograph.progress import SILENT, Progress
 from relograph.rooms.photograph import Darkroom
 from relograph.rooms.raycast import Kernels, first_hits, pixel_centers, ray_directions
@@ -91,9 +92,9 @@ def write_preview(path: Path, *, seed: int = 0, rooms: int = 7, progress: Progre
     save_picture(np.concatenate(rows), path)
 
 
-def ground_axes(scene: Scene) -> tuple[Float[np.ndarray, "3"], Float[np.ndarray, "3"]]:
+def ground_axes(T_world_cam: Pose) -> tuple[Float[np.ndarray, "3"], Float[np.ndarray, "3"]]:
     """Two axes of the ground, right and ahead on the page, if people held the cameras upright."""
-    R_world_cam = scene.T_world_cam.R.numpy()
+    R_world_cam = T_world_cam.R.numpy()
     up = -R_world_cam[:, :, 1].mean(axis=0)
     up /= np.linalg.norm(up) + 1e-12
     forward = R_world_cam[0, :, 2]
@@ -106,7 +107,7 @@ def ground_axes(scene: Scene) -> tuple[Float[np.ndarray, "3"], Float[np.ndarray,
 
 def draw_scene_from_above(scene: Scene, path: Path) -> None:
     """The cameras of a scene from above, and around them photographs with a line to where each was taken."""
-    right, ahead = ground_axes(scene)
+    right, ahead = ground_axes(scene.T_world_cam)
     to_ground = np.stack([right, ahead], axis=1)  # [3, 2]
     centers = scene.T_world_cam.t.numpy() @ to_ground
     looking = scene.T_world_cam.R.numpy()[:, :, 2] @ to_ground
