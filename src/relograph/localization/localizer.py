@@ -29,6 +29,7 @@ from relograph.localization.map_features import MapFeatures
 from relograph.localization.photos import AnyCamera, QueryImage, QueryPhoto, WorkingSize, read_query
 from relograph.localization.solver import MatchedPoints, SolverAnswer, solve_query_pose
 from relograph.localization.spread import choose_spread_references
+from relograph.models.folding import fold_match_gnn
 from relograph.models.match_gnn import COARSE_STRIDE, ImageFeatures, MatchAnswers, Matches
 from relograph.models.shipped import Calibration, LoadedMatchGNN
 from relograph.retrieval import ExactIndex
@@ -148,6 +149,7 @@ class Localizer:
         self.network = network
         self.num_references = num_references
         self.solver: Solver = solver
+        self._model = fold_match_gnn(network.model)
         self.device = next(network.model.parameters()).device
         self._index = ExactIndex(map_features.descriptors)
 
@@ -201,8 +203,8 @@ class Localizer:
 
     @torch.no_grad()
     def _encode(self, pixels: "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]") -> tuple[ImageFeatures, Tensor]:
-        features = self.network.model.encode(torch.from_numpy(pixels)[None].to(self.device))
-        return features, self.network.model.descriptor(features.context)[0].cpu()
+        features = self._model.encode(torch.from_numpy(pixels)[None].to(self.device))
+        return features, self._model.descriptor(features.context)[0].cpu()
 
     @torch.no_grad()
     def _compare(
@@ -214,7 +216,7 @@ class Localizer:
         similarity: Float[Tensor, "R"],
     ) -> Compared:
         """Matches and poses of the query with references, which may be of several sizes."""
-        model, T_world_ref = self.network.model, self.map.T_world_cam[rows]
+        model, T_world_ref = self._model, self.map.T_world_cam[rows]
         ref_cameras = [self._ref_camera(row) for row in rows]
         lenses = _lenses([query_camera, *ref_cameras], self.device)
         matches_by_size, flows, order = [], [], []

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from relograph.models.encoder import ResidualBlock, ResNet
+from relograph.models.match_gnn import ConvBlock, MatchGNN
 
 
 def fold_batch_norm(encoder: ResNet, *, fused: bool = False) -> ResNet:
@@ -32,6 +33,27 @@ def fold_batch_norm(encoder: ResNet, *, fused: bool = False) -> ResNet:
         blocks = getattr(encoder, f"layer{stage}")
         setattr(folded, f"layer{stage}", nn.Sequential(*(FoldedBlock(block, fused=fused) for block in blocks)))
     return folded.requires_grad_(False)
+
+
+def fold_match_gnn(model: MatchGNN) -> MatchGNN:
+    """A copy of a MatchGNN that says in training and in evaluation what `model` says in evaluation."""
+    folded = copy.deepcopy(model)
+    for block in folded.modules():
+        if isinstance(block, ConvBlock):
+            for number in (1, 2):
+                _fold_pair(block, f"conv{number}", f"bn{number}")
+            if isinstance(block.shortcut, nn.Sequential):
+                _fold_pair(block.shortcut, "0", "1")
+    _fold_pair(folded.encoder.stem, "0", "1")
+    return folded.requires_grad_(False)
+
+
+def _fold_pair(module: nn.Module, convolution: str, norm: str) -> None:
+    """Makes a convolution of a module do the work of the batch norm after it."""
+    parts = dict(module.named_children())
+    pair = cast(tuple[nn.Conv2d, nn.BatchNorm2d], (parts[convolution], parts[norm]))
+    setattr(module, convolution, folded_convolution(*pair))
+    setattr(module, norm, nn.Identity())
 
 
 def folded_convolution(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d:
