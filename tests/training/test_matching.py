@@ -9,7 +9,7 @@ from torch import Tensor
 
 from relograph.geometry import Pose, rotation_error_deg
 from relograph.graphs.correspondence import TrueMatches
-from relograph.models.match_gnn import COARSE_STRIDE, FINE_RADIUS, MatchAnswers, MatchConfig, Matches, MatchGNN
+from relograph.models.match_gnn import FINE_RADIUS, MatchAnswers, MatchConfig, Matches, MatchGNN
 from relograph.rooms import RoomStream, StreamBatch, StreamConfig, textures
 from relograph.rooms.photograph import Effects
 from relograph.rooms.textures import TextureAtlas
@@ -18,6 +18,7 @@ from relograph.training.matching import (
     MatchObjective,
     angle_between,
     coarse_loss,
+    fine_cells,
     fine_loss,
     fused_loss,
     pose_lessons,
@@ -84,21 +85,47 @@ def test_the_coarse_loss_is_the_log_of_the_right_cells_chance() -> None:
 
 def test_the_fine_loss_is_nothing_at_the_right_place() -> None:
     width = 2 * FINE_RADIUS + 1
-    log_chance = torch.full((1, 1, width**2), -1e4)
+    log_chance = torch.full((1, 1, width**2), -20.0)
     log_chance[0, 0, (FINE_RADIUS + 1) * width + FINE_RADIUS - 1] = 0.0  # one fine cell down, one to the left
-    offset = torch.tensor([[[-1.5, 2.5]]])
+    offset = torch.tensor([[[-2.0, 2.0]]])
     there = torch.ones(1, 1, dtype=torch.bool)
     assert fine_loss(offset, log_chance, offset, there) == 0
     assert fine_loss(offset + 1, log_chance, offset, there) > 0
-    assert fine_loss(offset, log_chance, offset - 4, there) > 1000
+    assert fine_loss(offset, log_chance, offset - 4, there) > 10
 
 
-def test_every_place_in_a_cell_has_a_fine_cell_in_the_window() -> None:
-    """Also at the border of the image, where the window is cut: the right one must never be outside."""
-    offset = torch.arange(-COARSE_STRIDE // 2 - 0.5, COARSE_STRIDE // 2 - 0.5, 0.25)
-    step = ((offset + 0.5) / 2).floor()
-    assert step.min() == -2
-    assert step.max() == 1
+def test_the_shares_of_fine_cells_have_their_mean_at_the_place() -> None:
+    """So that the chances that cost least are those whose expectation is right."""
+    offset = torch.tensor([[-4.5, 3.5], [0.0, 0.0], [0.3, -1.7], [6.0, -6.0], [2.0, 1.0]])
+    cell, share = fine_cells(offset)
+    width = 2 * FINE_RADIUS + 1
+    xy = 2.0 * torch.stack([cell % width - FINE_RADIUS, cell // width - FINE_RADIUS], dim=-1)
+    assert_allclose((share[..., None] * xy).sum(dim=1), offset, atol=1e-5)
+    assert_allclose(share.sum(dim=1), torch.ones(5), atol=1e-6)
+    assert ((share >= 0) & (cell >= 0) & (cell < width**2)).all()
+
+
+def test_the_cheapest_chances_are_the_shares() -> None:
+    offset = torch.tensor([[[0.6, -1.0]]])
+    cell, share = fine_cells(offset)
+    there = torch.ones(1, 1, dtype=torch.bool)
+
+    def cost(bend: float) -> float:
+        chance = torch.full((1, 1, (2 * FINE_RADIUS + 1) ** 2), 1e-9)
+        bent = share**bend / (share**bend).sum()
+        return float(fine_loss(offset, chance.scatter(2, cell, bent).log(), offset, there))
+
+    assert cost(1.0) < 1e-5 < min(cost(0.8), cost(1.25))
+
+
+def test_fine_cells_outside_the_image_have_no_share() -> None:
+    """The anchor of the last column has one fine cell to its right, and places in its cell lie up to 1.75 away."""
+    log_chance = torch.zeros(1, 1, (2 * FINE_RADIUS + 1) ** 2)
+    log_chance.unflatten(2, (2 * FINE_RADIUS + 1, -1))[..., FINE_RADIUS + 2 :] = -1e4
+    offset = torch.tensor([[[3.5, 0.0]]])
+    loss = fine_loss(offset, log_chance, offset, torch.ones(1, 1, dtype=torch.bool))
+    assert loss.isfinite()
+    assert abs(loss) < 1
 
 
 def test_the_angle_between_rotations_agrees_with_the_metric() -> None:

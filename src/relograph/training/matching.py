@@ -27,6 +27,8 @@ from relograph.training.objective import Objective
 
 SMALLEST_ANGLE_RAD = 1e-4
 FINE_CELLS = 256
+FINE_OUTSIDE = -1e3
+"""Log chances below it are of fine cells outside the image, to which no place belongs."""
 LEAST_OVERLAP = 0.02
 """Share of the query that some reference must see before all of them together are asked where it was taken."""
 LESSONS = ("coarse", "seen", "fine", "edge", "fused", "overlap", "retrieval", "drill")
@@ -227,14 +229,31 @@ def fine_loss(
     offset: Float[Tensor, "M P 2"],
     visible: Bool[Tensor, "M P"],
 ) -> Float[Tensor, ""]:
-    """Pixels between the expected and the true place, and the chance given to the right fine cell."""
+    """Pixels between the expected and the true place, and the chances given to the fine cells around it."""
     distance = F.smooth_l1_loss(expected, offset, reduction="none").sum(dim=-1)
-    # An anchor is the left upper pixel of its fine cell, so half a pixel more is counted from the cell's border.
-    step = ((offset + 0.5) / FINE_STRIDE).floor().clamp(-FINE_RADIUS, FINE_RADIUS).long()
-    width = 2 * FINE_RADIUS + 1
-    right = (step[..., 1] + FINE_RADIUS) * width + step[..., 0] + FINE_RADIUS
-    log_right = log_chance.gather(2, right[..., None]).squeeze(-1)
-    return masked_mean(distance - 0.5 * log_right, visible)
+    cell, share = fine_cells(offset)
+    log_right = log_chance.gather(2, cell)  # [M, P, 4]
+    share = share * (log_right > FINE_OUTSIDE)
+    share = share / share.sum(dim=-1, keepdim=True).clamp_min(1e-6)
+    surprise = (torch.xlogy(share, share) - share * log_right).sum(dim=-1)
+    return masked_mean(distance + 0.5 * surprise, visible)
+
+
+def fine_cells(offset: Float[Tensor, "*B 2"]) -> tuple[Int[Tensor, "*B 4"], Float[Tensor, "*B 4"]]:
+    """The four fine cells of a window around a place, and their shares of it: their mean is the place.
+
+    A fine cell stands for the pixel that its features are centred on, and the one of step 0 for the anchor. To teach
+    the cell that covers the place instead would pull every match half a pixel to one side.
+    """
+    last = 2 * FINE_RADIUS
+    place = (offset / FINE_STRIDE + FINE_RADIUS).clamp(0, last)
+    low = place.floor().clamp(max=last - 1)
+    x, y = (place - low).unbind(dim=-1)
+    column, row = low.long().unbind(dim=-1)
+    first = row * (last + 1) + column
+    cell = torch.stack([first, first + 1, first + last + 1, first + last + 2], dim=-1)
+    share = torch.stack([(1 - x) * (1 - y), x * (1 - y), (1 - x) * y, x * y], dim=-1)
+    return cell, share
 
 
 def angle_between(R_a: Float[Tensor, "*B 3 3"], R_b: Float[Tensor, "*B 3 3"]) -> Float[Tensor, "*B"]:
