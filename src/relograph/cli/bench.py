@@ -1,11 +1,12 @@
 """`relograph bench`: how fast the parts are on this machine."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from relograph.cli.options import DeviceOption, SeedOption
+from relograph.cli.options import DeviceOption, SeedOption, SetOption
 
 app = typer.Typer(help="Measure how fast the parts are on this machine.", no_args_is_help=True)
 
@@ -69,4 +70,48 @@ def network_command(
         write_result(
             output, rows, command=command_line(), seed=None, device=device, details={"measured_bf16_teraflops": rate}
         )
+        typer.echo(str(output))
+
+
+@app.command("match")
+def match_command(
+    device: DeviceOption = "cpu",
+    preset: Annotated[
+        str, typer.Option(metavar="NAME", help="Size of the network and of its rooms: matchgnn or matchgnn-tiny.")
+    ] = "matchgnn",
+    settings: SetOption = None,
+    batch: Annotated[list[int] | None, typer.Option(min=1, help="Graphs in a step; may be repeated.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps to measure.")] = 20,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.json", help="Write the figures with their provenance to this file, one by one."),
+    ] = None,
+) -> None:
+    """Measure MatchGNN: queries whose map features are kept and, on a GPU, training steps with their rooms."""
+    import torch
+
+    from relograph.configuration import with_overrides
+    from relograph.environment import compute_device
+    from relograph.progress import TerminalProgress
+    from relograph.results import command_line, write_result
+    from relograph.training.match_benchmark import benchmark_match, match_table
+    from relograph.training.presets import match_preset
+
+    kind = compute_device(device).kind
+    config = with_overrides(match_preset(preset), settings or [])
+
+    def keep(rows: Sequence[Mapping[str, object]]) -> None:
+        if output is not None:
+            write_result(output, rows, command=command_line(), seed=config.seed, device=device)
+
+    rows = benchmark_match(
+        config,
+        device=torch.device(kind),
+        batch_sizes=batch or (config.optim.batch_size,),
+        steps=steps,
+        keep=keep,
+        progress=TerminalProgress(),
+    )
+    typer.echo(match_table(rows))
+    if output is not None:
         typer.echo(str(output))

@@ -4,7 +4,7 @@ The recipe, and why it is as it is: docs/training.md.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -63,7 +63,7 @@ class MatchTrainConfig:
             any_roll_share=0.1,
             beside_share=0.75,
             same_lens_share=0.7,
-            unseen_graphs=96,
+            unseen_graphs=128,
         )
     )
     easy_overlap: float = 0.4
@@ -143,7 +143,7 @@ class MatchSource:
         done = min(1.0, 3 * step / max(1, self.config.optim.epochs * self.steps_per_epoch))
         return easiest + done * (hardest - easiest) if self.is_first_round else hardest
 
-    def batches(self, first_step: int) -> Iterator[StreamBatch]:
+    def batches(self, first_step: int) -> Generator[StreamBatch, None, None]:
         """This process's share of every step's batch. After a restart other rooms come."""
         mixed = self.config.seed + 1_000_003 * first_step + 7919 * self.rank
         stream = self.stream(FIRST_SEED["training"] + mixed % FIRST_SEED["validation"])

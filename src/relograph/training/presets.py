@@ -128,8 +128,13 @@ def preset(name: str) -> TrainConfig:
     return _of_name(name, PRESETS)
 
 
+def match_preset(name: str) -> MatchTrainConfig:
+    """One of our own network's."""
+    return _of_name(name, MATCH_PRESETS)
+
+
 def any_preset(name: str) -> TrainConfig | MatchTrainConfig:
-    """The same, with those of our own network among them."""
+    """One of either kind."""
     every: dict[str, TrainConfig | MatchTrainConfig] = {**PRESETS, **MATCH_PRESETS}
     return _of_name(name, every)
 

@@ -1,0 +1,315 @@
+"""How fast MatchGNN trains and answers, part by part, against what the chip can do."""
+
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from relograph.geometry import Pose
+from relograph.models.match_gnn import ImageFeatures, MatchGNN
+from relograph.progress import SILENT, Progress
+from relograph.rooms import StreamBatch
+from relograph.rooms.textures import TextureAtlas, make_atlas
+from relograph.training.benchmark import (
+    captured,
+    each_seconds,
+    measured_bf16_teraflops,
+    synchronize,
+)
+from relograph.training.loop import RunningMean, fastest_convolutions, make_fabric, make_optimizer
+from relograph.training.match_training import MatchSource, MatchTrainConfig, home_workers, match_loss
+from relograph.training.matching import MatchObjective
+
+Result = TypeVar("Result")
+
+NUM_REFERENCES = 7
+TRAINING_RUNTIMES = ("eager", "encoder compiled")
+QUERY_RUNTIMES = ("eager", "CUDA graph", "compiled", "compiled, CUDA graph")
+
+
+@dataclass(frozen=True)
+class MatchTrainingSpeed:
+    """Whole training steps: rooms rendered, losses, gradient, Adam, running mean."""
+
+    batch_size: int
+    unseen_graphs: int
+    image_height: int
+    image_width: int
+    runtime: str
+    graphs_per_second: float
+    """Of photographed graphs, one step asked for after the other."""
+    milliseconds_rendering: float
+    milliseconds_loss: float
+    milliseconds_gradient: float
+    """The parts of a step one by one, each waited for: gradient, Adam and running mean together."""
+    seconds_to_first_step: float
+    """Compiling, and furnishing the first homes."""
+    host_waits: int | None
+    """How often a step waits for the GPU; each costs the time in which the next step could have been asked for."""
+    gigaflops_per_graph: float
+    """Counted by torch, forward and backward; twice the multiply-adds."""
+    milliseconds_floor: float
+    """What a step would take at the measured rate of a large matrix product."""
+
+
+@dataclass(frozen=True)
+class MatchQuerySpeed:
+    """One query among 7 references whose features are kept: encode, match and regress."""
+
+    part: str
+    image_height: int
+    image_width: int
+    runtime: str
+    milliseconds_median: float
+    milliseconds_p95: float
+    seconds_to_prepare: float
+    difference_from_eager: float
+    """Largest difference of the answer from the plain network's, in metres or as an entry of its rotation."""
+
+
+def benchmark_match(
+    config: MatchTrainConfig,
+    *,
+    device: torch.device,
+    batch_sizes: Sequence[int] = (32,),
+    steps: int = 20,
+    runtimes: Sequence[str] = TRAINING_RUNTIMES,
+    keep: Callable[[Sequence[Mapping[str, object]]], None] = lambda rows: None,
+    progress: Progress = SILENT,
+) -> list[dict[str, object]]:
+    """Rows of speeds. `keep` is called with all rows so far after each new one, so that a run that is cut loses none.
+
+    On a CPU only queries are measured: nobody trains there.
+    """
+    rows: list[dict[str, object]] = []
+    trains = device.type == "cuda"
+    trainings = [(runtime, batch_size) for runtime in runtimes for batch_size in batch_sizes] if trains else []
+    with progress.task("measuring", total=len(trainings) + 1) as advance:
+        # Queries first: they take seconds, and a training's kernels minutes to compile.
+        for query in match_query_speeds(config, device=device, repeats=50 if trains else 5):
+            rows.append({"what": "query", **asdict(query)})
+            keep(rows)
+        advance(1)
+        if trainings:
+            rate = measured_bf16_teraflops(device)
+            atlas = make_atlas(config.seed, device=device, progress=progress)
+        for runtime, batch_size in trainings:
+            sized = replace(config, optim=replace(config.optim, batch_size=batch_size))
+            speed = match_training_speed(
+                sized, device=device, atlas=atlas, runtime=runtime, bf16_teraflops=rate, steps=steps
+            )
+            rows.append({"what": "training step", **asdict(speed)})
+            keep(rows)
+            advance(1)
+    return rows
+
+
+def match_training_speed(
+    config: MatchTrainConfig,
+    *,
+    device: torch.device,
+    atlas: TextureAtlas,
+    runtime: str,
+    bf16_teraflops: float,
+    steps: int,
+    warm_up_steps: int = 8,
+) -> MatchTrainingSpeed:
+    """Graphs a second of whole training steps, and what each part of a step takes.
+
+    Upright photographs have kernels of their own, so there must be some among the steps before the clock runs.
+    """
+    start = time.perf_counter()
+    with fastest_convolutions(), closing(TrainingSteps(config, device, atlas)) as training:
+        flops = training.count_flops()  # before anything is compiled, as torch counts in plain layers alone
+        if runtime != "eager":
+            torch.compiler.reset()
+            training.objective.model.encoder.compile(dynamic=False)
+        training.steps(1)
+        synchronize(device)
+        to_first_s = time.perf_counter() - start
+        training.steps(warm_up_steps)
+        _, seconds = timed(lambda: training.steps(steps), device)
+        parts = [training.parts() for _ in range(min(steps, 10))]
+        waits = host_waits(lambda: training.steps(1)) if device.type == "cuda" else None
+    rendering_ms, loss_ms, gradient_ms = (1e3 * statistics.median(times) for times in zip(*parts, strict=True))
+    batch_size = config.optim.batch_size
+    return MatchTrainingSpeed(
+        batch_size,
+        config.stream.unseen_graphs,
+        config.stream.image_height,
+        config.stream.image_width,
+        runtime,
+        steps * batch_size / seconds,
+        rendering_ms,
+        loss_ms,
+        gradient_ms,
+        to_first_s,
+        waits,
+        flops / batch_size / 1e9,
+        flops / bf16_teraflops / 1e9,
+    )
+
+
+class TrainingSteps:
+    """Steps of a training as the loop makes them, in parts that can be timed."""
+
+    def __init__(self, config: MatchTrainConfig, device: torch.device, atlas: TextureAtlas) -> None:
+        self.config, self.device, self.count = config, device, 0
+        self.fabric = make_fabric(device.type, config.optim.precision)
+        self.objective: MatchObjective = MatchObjective(MatchGNN(config.model), config.loss).to(
+            device,
+            memory_format=torch.channels_last,  # type: ignore[call-overload]  # torch's stub lacks the keyword
+        )
+        optimizer = make_optimizer(self.objective, config.optim)
+        self.mean = RunningMean(self.objective, config.optim.average_decay)
+        self.wrapped, self.optimizer = self.fabric.setup(self.objective, optimizer)
+        self.batches = MatchSource(config, device, atlas, workers=home_workers(device)).batches(0)
+
+    def close(self) -> None:
+        """End what furnishes homes."""
+        self.batches.close()
+
+    def render(self) -> StreamBatch:
+        return next(self.batches)
+
+    def loss(self, batch: StreamBatch) -> Tensor:
+        self.count += 1
+        return match_loss(self.config, self.wrapped, batch, self.count)
+
+    def learn(self, loss: Tensor) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        self.fabric.backward(loss)
+        clip = self.config.optim.gradient_clip
+        if clip:
+            self.fabric.clip_gradients(self.wrapped, self.optimizer, max_norm=clip, error_if_nonfinite=False)
+        self.optimizer.step()
+        self.mean.take(self.objective, self.count)
+
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self.learn(self.loss(self.render()))
+
+    def parts(self) -> tuple[float, float, float]:
+        """Seconds of the parts of a step, each waited for."""
+        batch, rendering_s = timed(self.render, self.device)
+        loss, loss_s = timed(lambda: self.loss(batch), self.device)
+        _, gradient_s = timed(lambda: self.learn(loss), self.device)
+        return rendering_s, loss_s, gradient_s
+
+    def count_flops(self) -> int:
+        """Operations of a step, forward and backward, in the layers that torch can count: all that matter."""
+        with FlopCounterMode(display=False) as counter:
+            self.steps(1)
+        return int(counter.get_total_flops())
+
+
+def timed(work: Callable[[], Result], device: torch.device) -> tuple[Result, float]:
+    """What some work gives, and the seconds until a GPU has done it."""
+    synchronize(device)
+    start = time.perf_counter()
+    result = work()
+    synchronize(device)
+    return result, time.perf_counter() - start
+
+
+def host_waits(step: Callable[[], object]) -> int:
+    """How often Python waits for a GPU in a step."""
+    torch.cuda.synchronize()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    return sum("synchronizing CUDA operation" in str(warning.message) for warning in caught)
+
+
+def match_query_speeds(config: MatchTrainConfig, *, device: torch.device, repeats: int) -> Iterator[MatchQuerySpeed]:
+    """Milliseconds of encoding an image and of a whole query, for each way of running it on this device."""
+    image_hw = (config.stream.image_height, config.stream.image_width)
+    model = MatchGNN(config.model).eval().to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks the keyword
+    image = torch.randint(0, 256, (1, *image_hw, 3), dtype=torch.uint8, device=device)
+    others = torch.randint(0, 256, (NUM_REFERENCES, *image_hw, 3), dtype=torch.uint8, device=device)
+    pose = Pose.from_axis_angle(torch.randn(1, NUM_REFERENCES, 3), torch.randn(1, NUM_REFERENCES, 3)).to(
+        dtype=torch.float32, device=device
+    )
+    there = torch.ones(1, NUM_REFERENCES, dtype=torch.bool, device=device)
+    half = torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda", cache_enabled=False)
+    with torch.no_grad(), half:
+        references: ImageFeatures = model.encode(others)
+
+    def encode() -> Tensor:
+        with torch.no_grad(), half:
+            coarse: Tensor = model.encode(image).coarse
+            return coarse
+
+    def query() -> Tensor:
+        with torch.no_grad(), half:
+            features = model.encode(image)
+            matches = model.matcher(features, references, NUM_REFERENCES, keep_log_coarse=False)
+            flow = model.flow(matches, image_hw, image_hw, None, None)
+            answer = model.regress(matches, flow, pose, there).T_world_query
+        return torch.cat([answer.t, answer.R.flatten(1)], dim=1)
+
+    def compiled() -> Callable[[], Tensor]:
+        torch.compiler.reset()
+        # The default kernels: to try all that there are takes minutes.
+        return torch.compile(query, dynamic=False)
+
+    ways: dict[str, Callable[[], Callable[[], Tensor]]] = {
+        "eager": lambda: query,
+        "CUDA graph": lambda: captured(query),
+        "compiled": compiled,
+        "compiled, CUDA graph": lambda: captured(compiled()),
+    }
+    with fastest_convolutions():
+        encode_times = each_seconds(encode, device, repeats=repeats)
+        yield _query_speed("encode", image_hw, "eager", encode_times, 0.0, 0.0)
+        wanted = query()
+        for runtime in QUERY_RUNTIMES if device.type == "cuda" else QUERY_RUNTIMES[:1]:
+            start = time.perf_counter()
+            run = ways[runtime]()
+            difference = float((run() - wanted).abs().max())
+            prepare_s = time.perf_counter() - start
+            times = each_seconds(run, device, repeats=repeats)
+            yield _query_speed("whole query", image_hw, runtime, times, prepare_s, difference)
+
+
+def _query_speed(
+    part: str,
+    image_hw: tuple[int, int],
+    runtime: str,
+    times: Sequence[float],
+    prepare_s: float,
+    difference: float,
+) -> MatchQuerySpeed:
+    p95 = sorted(times)[min(len(times) - 1, int(0.95 * len(times)))]
+    median_ms = 1e3 * statistics.median(times)
+    return MatchQuerySpeed(part, *image_hw, runtime, median_ms, 1e3 * p95, prepare_s, difference)
+
+
+def match_table(rows: Sequence[Mapping[str, object]]) -> str:
+    """The figures as Markdown tables."""
+    lines = ["| query | how | median | p95 |", "|---|---|---|---|"]
+    lines += [
+        f"| {row['part']} | {row['runtime']} | {row['milliseconds_median']:.2f} ms | {row['milliseconds_p95']:.2f} ms |"
+        for row in rows
+        if row["what"] == "query"
+    ]
+    trainings = [row for row in rows if row["what"] == "training step"]
+    if trainings:
+        lines += ["", "| training step | batch | graphs/s | rendering | loss | gradient | floor | waits |"]
+        lines += ["|---|---|---|---|---|---|---|---|"]
+    for row in trainings:
+        parts = [f"{row[f'milliseconds_{part}']:.1f} ms" for part in ("rendering", "loss", "gradient", "floor")]
+        figures = [f"{row['graphs_per_second']:.0f}", *parts, str(row["host_waits"])]
+        lines.append(f"| {row['runtime']} | {row['batch_size']} | {' | '.join(figures)} |")
+    return "\n".join(lines)
