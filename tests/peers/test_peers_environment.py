@@ -6,7 +6,8 @@ import torch
 
 import painted_box
 from relograph.errors import RelographError
-from relograph.evaluation.peers import MatchJob, match_by_peer
+from relograph.evaluation.peers.matching import match_by_peer
+from relograph.evaluation.peers.protocol import MatchJob
 from relograph.evaluation.peers.separate import CHECKOUT, match_separately
 from relograph.geometry import Pose
 

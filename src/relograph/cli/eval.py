@@ -207,12 +207,15 @@ def eval_command(
         )
         typer.echo(table.markdown())
     else:
-        from relograph.evaluation.rooms_run import RoomsOptions, evaluate_rooms
+        from relograph.evaluation.rooms_run import RoomsOptions, evaluate_rooms, make_homes
+
+        options = RoomsOptions(num_homes=homes, num_stranger_maps=stranger_maps, textures=textures, seed=seed)
 
         elsewhere = None if scene is None else scene_place(scene, map_file, query_file, focal)
         report = evaluate_rooms(
             rooms.value,
-            RoomsOptions(num_homes=homes, num_stranger_maps=stranger_maps, textures=textures, seed=seed),
+            make_homes(rooms.value, options, device=kind, progress=TerminalProgress()),
+            options,
             config,
             elsewhere=None if elsewhere is None else elsewhere.every_nth_query(every, first),
             weights=weights,

@@ -109,12 +109,15 @@ def used_references(answers: Sequence[Answer], num_references: int) -> Int[Tenso
 
 
 def our_row(
-    place: Place, way: OurWay, answers: Sequence[Answer], references: Int[Tensor, "Q R"], our_map: OurMap
+    place: Place,
+    way: OurWay,
+    answers: Sequence[Answer],
+    references: Int[Tensor, "Q R"],
+    map_seconds: Float64[np.ndarray, "F"],
 ) -> MethodAnswers:
     """The answers as a row of the comparison: every pose that was found, with how sure it is."""
-    return MethodAnswers.of_place(
-        way.name, place, references, [_as_query_answer(answer, way) for answer in answers], our_map.seconds
-    )
+    as_answers = [_as_query_answer(answer, way) for answer in answers]
+    return MethodAnswers.of_place(way.name, place, references, as_answers, map_seconds)
 
 
 def _as_query_answer(answer: Answer, way: OurWay) -> QueryAnswer:

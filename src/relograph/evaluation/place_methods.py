@@ -7,8 +7,9 @@ import numpy as np
 from jaxtyping import Int, UInt8
 from torch import Tensor
 
-from relograph.evaluation.peers import PEER_SOLVERS, PEERS, MatchJob, Peer, PeerSolver, match_by_peer
-from relograph.evaluation.peers.solving import solve_peer
+from relograph.evaluation.peers.matching import PEERS, Peer, match_by_peer
+from relograph.evaluation.peers.protocol import MatchJob
+from relograph.evaluation.peers.solving import PEER_SOLVERS, PeerSolver, solve_peer
 from relograph.evaluation.place import Place, references_by_pose
 from relograph.evaluation.place_answers import MethodAnswers, QueryAnswer
 from relograph.evaluation.tables import COPY_TOP1

@@ -10,6 +10,7 @@ failures.png            queries that went wrong, beside their references
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from torch import Tensor
 from relograph.evaluation.contact_sheet import PhotoRow, photo_sheet, short_name
 from relograph.evaluation.metrics import prediction_errors
 from relograph.evaluation.place import Place
-from relograph.evaluation.place_answers import MethodAnswers, write_query_details
+from relograph.evaluation.place_answers import MethodAnswers
 from relograph.evaluation.place_methods import COPY_NEAREST
 from relograph.evaluation.place_plots import recall_by_overlap_figure
 from relograph.evaluation.plots import cumulative_errors_figure, errors_by_distance_figure, save_figure
@@ -30,16 +31,14 @@ from relograph.geometry import pose_error
 
 NUM_FAILURES = 8
 COPIES = (COPY_TOP1, COPY_NEAREST)
-Parts = Sequence[tuple[Place, Int[Tensor, "Q R"]]]
+Parts = Sequence[tuple[Place, Int[Tensor, "_ _"]]]
 """Places with the references of their queries, in the order of the answers."""
 
 
-def write_answers(folder: Path, methods: Sequence[MethodAnswers], metadata: Mapping[str, object]) -> None:
-    """What each method answered, before anything is scored."""
-    for method in methods:
-        path = folder / "predictions" / f"{file_name(method.name)}.csv.gz"
-        write_predictions(path, method.predictions, metadata={"method": method.name, **metadata})
-    write_query_details(folder / "queries.csv", methods)
+def write_answers(folder: Path, method: MethodAnswers, metadata: Mapping[str, object]) -> None:
+    """What a method answered, before anything is scored."""
+    path = folder / "predictions" / f"{file_name(method.name)}.csv.gz"
+    write_predictions(path, method.predictions, metadata={"method": method.name, **metadata})
 
 
 def draw_comparison(folder: Path, parts: Parts, methods: Sequence[MethodAnswers], title: str) -> list[Path]:
@@ -144,11 +143,15 @@ def _failure_row(place: Place, query: int, references: Sequence[int], label: str
     return PhotoRow(photos, label, captions)
 
 
+@dataclass(frozen=True)
 class _Column:
-    """A column of the table: `better` is 1 where more is better, -1 where less is, 0 where neither is marked."""
+    """A column of the table."""
 
-    def __init__(self, title: str, key: str, better: int, form: str) -> None:
-        self.title, self.key, self.better, self.form = title, key, better, form
+    title: str
+    key: str
+    better: int
+    """1 where more is better, -1 where less is, 0 where neither is marked."""
+    form: str
 
     def text(self, row: Mapping[str, object], missing: str) -> str:
         value = row[self.key]
@@ -158,7 +161,7 @@ class _Column:
         """Whether it reads as well as the best does, among two or more that did not just copy."""
         values = [self._value(other) for other in rows if other["method"] not in COPIES]
         known = [value for value in values if value is not None]
-        if not self.better or len(known) < 2 or row["method"] in COPIES or row[self.key] is None:
+        if not self.better or len(values) < 2 or row["method"] in COPIES or row[self.key] is None:
             return False
         best = max(known, key=lambda value: self.better * value)
         return self.text(row, "") == format(best, self.form)

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from relograph.errors import CheckpointError, ConfigError, MissingExtraError
 from relograph.evaluation.experiment_run import command_without_paths
-from relograph.evaluation.peers import Peer, PeerSolver
+from relograph.evaluation.peers.matching import Peer
+from relograph.evaluation.peers.solving import PeerSolver
 from relograph.evaluation.place import Place, place_of_scene, read_frame_list, references_by_pose
-from relograph.evaluation.place_answers import MethodAnswers
+from relograph.evaluation.place_answers import MethodAnswers, write_query_details
 from relograph.evaluation.place_localizer import REGRESSION, OurMap, OurWay, our_answers, our_row, used_references
 from relograph.evaluation.place_methods import copy_first, copy_nearest, peer_answers
 from relograph.evaluation.place_report import comparison_table, draw_comparison, write_answers, write_table
@@ -86,7 +87,6 @@ def evaluate_scene(
     place = scene_place(root, map_file, query_file, focal).every_nth_query(every, first)
     network = load_network(weights, device, config, warn)
     config = with_what_is_installed(config, place, warn)
-    comparison = compare_in_place(place, network, config, progress=progress)
     told: dict[str, object] = {
         "data": "$DATA",
         "dataset": place.name,
@@ -108,7 +108,10 @@ def evaluate_scene(
         }
     )
     metadata = {**told, "provenance": provenance(command=command, seed=None, device=device)}
-    write_answers(output, comparison.methods, metadata)
+    comparison = compare_in_place(
+        place, network, config, keep=lambda method: write_answers(output, method, metadata), progress=progress
+    )
+    write_query_details(output / "queries.csv", comparison.methods)
     rows = [method.as_row() for method in comparison.methods]
     write_result(output / "results.json", rows, command=command, seed=None, device=device, details=told)
     heading = f"{len(place.queries)} queries, {len(place.map)} photos in the map, {references_text(config)}."
@@ -134,9 +137,13 @@ def compare_in_place(
     *,
     ways: Sequence[OurWay] | None = None,
     our_map: OurMap | None = None,
+    keep: Callable[[MethodAnswers], None] = lambda method: None,
     progress: Progress = SILENT,
 ) -> Comparison:
-    """Every method on the same references; without a network of ours, those of the others and of copying."""
+    """Every method on the same references; without a network of ours, those of the others and of copying.
+
+    `keep` is called with each method's answers as soon as they are there: what fails later does not undo them.
+    """
     given = (
         None
         if config.references_by == "descriptor"
@@ -157,11 +164,17 @@ def compare_in_place(
             )
             if references is None:
                 references = used_references(answers[way], config.num_references)
-            ours.append(our_row(place, way, answers[way], references, our_map))
+            ours.append(our_row(place, way, answers[way], references, our_map.seconds))
+            keep(ours[-1])
     assert references is not None  # without a network they are given
     methods = [copy_first(place, references), copy_nearest(place)]
+    for method in methods:
+        keep(method)
     for peer in config.peers:
-        methods += peer_answers(place, references, peer, config.peer_solvers, progress=progress)
+        of_peer = peer_answers(place, references, peer, config.peer_solvers, progress=progress)
+        for method in of_peer:
+            keep(method)
+        methods += of_peer
     return Comparison(place, references, (*methods, *ours), answers)
 
 

@@ -17,7 +17,7 @@ from relograph.evaluation.calibrating import JudgedAnswers, fit_calibration, rej
 from relograph.evaluation.false_accepts import Strangers, count_false_accepts, false_accepts_table
 from relograph.evaluation.metrics import score
 from relograph.evaluation.place import Place
-from relograph.evaluation.place_answers import MethodAnswers
+from relograph.evaluation.place_answers import MethodAnswers, write_query_details
 from relograph.evaluation.place_localizer import REGRESSION, OurMap, OurWay, our_answers, our_row, used_references
 from relograph.evaluation.place_methods import COPY_NEAREST
 from relograph.evaluation.place_plots import acceptance_figure, errors_by_references_figure
@@ -75,8 +75,18 @@ class _Gathered:
         self.strangers.setdefault(kind, {}).setdefault(way, []).extend(answers)
 
 
+def make_homes(
+    part: Part, options: RoomsOptions, *, device: str = "cpu", progress: Progress = SILENT
+) -> list[RoomPlace]:
+    """The homes of an evaluation, and one more: a home's strangers are the queries of as many others."""
+    rooms = replace(options.rooms, num_homes=options.num_homes + 1)
+    homes = room_places(part, rooms, textures=options.textures, seed=options.seed, device=device, progress=progress)
+    return list(homes)
+
+
 def evaluate_rooms(
     part: Part,
+    homes: Sequence[RoomPlace],
     options: RoomsOptions,
     config: PlaceConfig,
     *,
@@ -89,17 +99,13 @@ def evaluate_rooms(
     warn: Callable[[str], None] = lambda note: None,
     progress: Progress = SILENT,
 ) -> str:
-    """Localize the queries of a part's homes in their maps and in others; tables in Markdown, the rest in `output`.
+    """Localize the queries of homes in their maps and in others; tables in Markdown, the rest in `output`.
 
-    `elsewhere` is another place, whose queries are looked for in the homes' maps, and theirs in its map. `calibrate`
-    fits the confidence of the weights to the answers, before anything is counted.
+    The last home lends its queries only. `elsewhere` is another place, whose queries are looked for in the homes' maps,
+    and theirs in its map. `calibrate` fits the confidence of the weights to the answers, before anything is counted.
     """
     network = load_match_gnn(weights)
     network.model.to(torch.device(device))
-    # One more: what is looked for in a home's map are the queries of as many others.
-    rooms = replace(options.rooms, num_homes=options.num_homes + 1)
-    found = room_places(part, rooms, textures=options.textures, seed=options.seed, device=device, progress=progress)
-    homes = list(found)
     config = with_what_is_installed(config, homes[0].place, warn)
     ways = [REGRESSION] if config.solver == "regress" else [REGRESSION, *_solver_ways(config)]
     if calibrate and len(ways) < 2:
@@ -191,7 +197,7 @@ def _gather(
                     if count > len(home.place.map):
                         continue
                     answers = our_answers(some, our_map, network, way, num_references=count, progress=progress)
-                    row = our_row(some, way, answers, used_references(answers, count), our_map)
+                    row = our_row(some, way, answers, used_references(answers, count), our_map.seconds)
                     gathered.by_count.setdefault(way.name, {}).setdefault(count, []).append(row)
             advance(1)
     if elsewhere is not None:
@@ -252,7 +258,9 @@ class _Report:
         """Errors over the queries of all homes."""
         per_method = zip(*(comparison.methods for comparison in gathered.comparisons), strict=True)
         methods = [MethodAnswers.cat(parts, self.title) for parts in per_method]
-        write_answers(self.output, methods, metadata)
+        for method in methods:
+            write_answers(self.output, method, metadata)
+        write_query_details(self.output / "queries.csv", methods)
         rows = [method.as_row() for method in methods]
         self.write("results.json", rows)
         num_queries, num_homes = rows[0]["num_queries"], len(gathered.comparisons)

@@ -1,5 +1,7 @@
 """The files through which peers are asked, and the loop that asks."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -7,9 +9,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from relograph.errors import ConfigError, DatasetError
-from relograph.evaluation.peers import MatchJob, run_job
 from relograph.evaluation.peers.matching import parse_peers
-from relograph.evaluation.peers.protocol import read_job, read_matches, write_job, write_matches
+from relograph.evaluation.peers.protocol import MatchJob, read_job, read_matches, run_job, write_job, write_matches
 
 
 class Corners:
@@ -92,3 +93,13 @@ def test_an_answer_to_another_job_is_refused(tmp_path: Path):
 def test_an_unknown_peer_is_named_with_those_there_are():
     with pytest.raises(ConfigError, match=r"expected names among sift, xfeat, .* found 'surf'"):
         parse_peers("sift,surf")
+
+
+def test_the_peers_environment_needs_no_package_but_those_it_has():
+    """What it imports of relograph must not lead to packages that are not in peers/requirements.txt."""
+    script = "import sys; import relograph.evaluation.peers.protocol; print(*sys.modules)"
+    imported = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    there = {"torch", "numpy", "jaxtyping", "PIL"}
+    needed = {"safetensors", "scipy", "matplotlib", "rich", "typer", "lightning", "poselib", "cv2"}
+    assert there <= set(imported)
+    assert not needed & set(imported)

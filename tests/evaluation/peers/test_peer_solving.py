@@ -6,22 +6,27 @@ import numpy as np
 import pytest
 
 import painted_box
-from localization.matched_rooms import matched_room
+from localization.matched_rooms import MatchedRoom, matched_room
 from relograph.errors import ConfigError
-from relograph.evaluation.peers import MatchJob, match_by_peer, poselib_pose
-from relograph.evaluation.peers.solving import solve_peer
+from relograph.evaluation.peers.matching import match_by_peer
+from relograph.evaluation.peers.protocol import MatchJob, PeerPoints
+from relograph.evaluation.peers.solving import poselib_pose, solve_peer
 from relograph.geometry import Camera, pose_error
-from relograph.localization import MatchedPoints, UnknownFocal
+from relograph.localization import UnknownFocal
 
 OPENCV = Camera(640, 480, 520.0, 530.0, 322.0, 238.0, (0.03, -0.01, 0.001, -0.002), "opencv")
 WITH_K3 = dataclasses.replace(OPENCV, distortion=(0.03, -0.01, 0.001, -0.002, 0.004))
 FISHEYE = Camera(640, 480, 400.0, 400.0, 320.0, 240.0, (0.02, -0.01, 0.002, 0.0), "fisheye")
 
 
+def points(room: MatchedRoom) -> PeerPoints:
+    return PeerPoints(room.query_xy, room.ref_xy, room.ref_idx)
+
+
 @pytest.mark.parametrize("camera", [Camera.from_focal(640, 480, 525.0), OPENCV, WITH_K3, FISHEYE])
 def test_poselib_finds_the_pose_of_exact_matches_through_every_lens(camera):
     room = matched_room(np.random.default_rng(0), query_camera=camera, ref_cameras=[camera] * 5)
-    solved = poselib_pose(room.matches, room.T_world_ref, camera, room.ref_cameras)
+    solved = poselib_pose(points(room), room.T_world_ref, camera, room.ref_cameras)
     error = pose_error(solved.T_world_cam, room.T_world_query)
     assert error.translation_error_m < 1e-3
     assert error.rotation_error_deg < 0.02
@@ -30,10 +35,10 @@ def test_poselib_finds_the_pose_of_exact_matches_through_every_lens(camera):
 
 def test_too_few_matches_are_no_pose_and_no_endless_search():
     room = matched_room(np.random.default_rng(1)).take([0, 1, 2, 3])
-    solved = poselib_pose(room.matches, room.T_world_ref, room.query_camera, room.ref_cameras)
+    solved = poselib_pose(points(room), room.T_world_ref, room.query_camera, room.ref_cameras)
     assert solved.T_world_cam is None
     assert "No reference has 5 matches" in solved.reason
-    none = MatchedPoints(np.zeros((0, 2)), np.zeros((0, 2)), np.zeros(0, dtype=np.int64))
+    none = PeerPoints(np.zeros((0, 2)), np.zeros((0, 2)), np.zeros(0, dtype=np.int64))
     assert poselib_pose(none, room.T_world_ref, room.query_camera, room.ref_cameras).T_world_cam is None
 
 
@@ -42,8 +47,8 @@ def test_poselib_alone_does_not_search_focal_lengths_and_our_solver_does():
     unknown = UnknownFocal(640, 480)
     cameras = [unknown] * len(room.ref_cameras)
     with pytest.raises(ConfigError, match="needs the focal length of every camera"):
-        solve_peer("poselib", room.matches, room.T_world_ref, unknown, cameras)
-    solved = solve_peer("relograph", room.matches, room.T_world_ref, unknown, cameras)
+        solve_peer("poselib", points(room), room.T_world_ref, unknown, cameras)
+    solved = solve_peer("relograph", points(room), room.T_world_ref, unknown, cameras)
     assert pose_error(solved.T_world_cam, room.T_world_query).translation_error_m < 0.01
 
 

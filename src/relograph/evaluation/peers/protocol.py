@@ -1,5 +1,7 @@
 """What every method that matches points is asked, and what it answers: so all that follows the matches is the same.
 
+The peers' own environment imports this file, and little is installed there: it takes no more of relograph than it must.
+
 A job names photos by numbers. To a process of its own it goes as a folder: `job.json` with the queries, each as
 [number, [numbers of its references]], and the photos as `<number>.png`. Matches come back as one NPZ file.
 """
@@ -15,7 +17,6 @@ import numpy as np
 from jaxtyping import Float64, Int64, UInt8
 
 from relograph.errors import DatasetError
-from relograph.localization import MatchedPoints
 from relograph.scenes.images import decode_image
 
 MIDDLE_OF_PIXEL = 0.5
@@ -58,11 +59,21 @@ class MatchJob:
 
 
 @dataclass(frozen=True)
+class PeerPoints:
+    """M pairs of points of a query and its references, in pixels with the corner of the image at (0, 0)."""
+
+    query_xy: Float64[np.ndarray, "M 2"]
+    ref_xy: Float64[np.ndarray, "M 2"]
+    ref_idx: Int64[np.ndarray, "M"]
+    """Which reference, counted in the query's own list."""
+
+
+@dataclass(frozen=True)
 class JobMatches:
     """The answer to a job of Q queries and F references; reading photos is not part of the times."""
 
-    points: tuple[MatchedPoints, ...]
-    """Of each query; `ref_idx` counts in the query's own list of references."""
+    points: tuple[PeerPoints, ...]
+    """Of each query."""
     feature_seconds: Float64[np.ndarray, "Q"]
     """For the features of a query."""
     match_seconds: Float64[np.ndarray, "Q"]
@@ -123,7 +134,7 @@ def read_job(folder: Path) -> MatchJob:
 
 def write_matches(path: Path, answer: JobMatches) -> None:
     """Writes one NPZ file: all queries' matches one after the other, and where each query's end."""
-    nothing = MatchedPoints(np.zeros((0, 2)), np.zeros((0, 2)), np.zeros(0, dtype=np.int64))
+    nothing = PeerPoints(np.zeros((0, 2)), np.zeros((0, 2)), np.zeros(0, dtype=np.int64))
     every = (nothing, *answer.points)
     np.savez(
         path,
@@ -145,7 +156,7 @@ def read_matches(path: Path, job: MatchJob) -> JobMatches:
         begins: Int64[np.ndarray, "Q"] = arrays["ends"][:-1]
         parts = (np.split(arrays[name], begins) for name in ("query_xy", "ref_xy", "ref_idx"))
         points = [
-            MatchedPoints(query_xy.astype(np.float64), ref_xy.astype(np.float64), ref_idx.astype(np.int64))
+            PeerPoints(query_xy.astype(np.float64), ref_xy.astype(np.float64), ref_idx.astype(np.int64))
             for query_xy, ref_xy, ref_idx in zip(*parts, strict=True)
         ]
         answer = JobMatches(
@@ -163,9 +174,9 @@ def read_matches(path: Path, job: MatchJob) -> JobMatches:
     return answer
 
 
-def _points(pairs: list[tuple[Xy, Xy]]) -> MatchedPoints:
+def _points(pairs: list[tuple[Xy, Xy]]) -> PeerPoints:
     nothing = np.zeros((0, 2))
-    return MatchedPoints(
+    return PeerPoints(
         np.concatenate([nothing, *(query_xy for query_xy, _ in pairs)]),
         np.concatenate([nothing, *(ref_xy for _, ref_xy in pairs)]),
         np.repeat(np.arange(len(pairs)), [len(query_xy) for query_xy, _ in pairs]),

@@ -12,7 +12,7 @@ NUM_FEATURES = 2000
 RATIO = 0.8
 """A match counts if the second best is at least this much worse (Lowe 2004)."""
 
-SiftFeatures = tuple[Float32[np.ndarray, "N 2"], Float32[np.ndarray, "N 128"]]
+SiftFeatures = tuple[Float32[np.ndarray, "_ 2"], Float32[np.ndarray, "_ 128"]]
 
 
 class Sift:

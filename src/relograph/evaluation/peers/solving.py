@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from relograph.errors import ConfigError
+from relograph.evaluation.peers.protocol import PeerPoints
 from relograph.geometry import Camera, Pose
 from relograph.localization import MatchedPoints, UnknownFocal, solve_query_pose
 from relograph.localization.consensus import SAMPLE, import_poselib
@@ -34,14 +35,15 @@ class SolvedPose:
 
 def solve_peer(
     solver: PeerSolver,
-    points: MatchedPoints,
+    points: PeerPoints,
     T_world_ref: Pose,
     query_camera: Camera | UnknownFocal,
     ref_cameras: Sequence[Camera | UnknownFocal],
 ) -> SolvedPose:
     """The query's pose by one of the two solvers; PoseLib alone needs known focal lengths."""
     if solver == "relograph":
-        answer = solve_query_pose(points, T_world_ref, query_camera, ref_cameras, max_error_px=MAX_ERROR_PX)
+        matches = MatchedPoints(points.query_xy, points.ref_xy, points.ref_idx)
+        answer = solve_query_pose(matches, T_world_ref, query_camera, ref_cameras, max_error_px=MAX_ERROR_PX)
         reason = answer.reason if answer.T_world_cam is None else ""
         return SolvedPose(answer.T_world_cam, answer.num_inliers, reason)
     known = [camera for camera in ref_cameras if isinstance(camera, Camera)]
@@ -54,7 +56,7 @@ def solve_peer(
 
 
 def poselib_pose(
-    points: MatchedPoints, T_world_ref: Pose, query_camera: Camera, ref_cameras: Sequence[Camera]
+    points: PeerPoints, T_world_ref: Pose, query_camera: Camera, ref_cameras: Sequence[Camera]
 ) -> SolvedPose:
     """PoseLib's `estimate_generalized_relative_pose` over all references at once, with its own settings.
 
@@ -62,15 +64,15 @@ def poselib_pose(
     not say.
     """
     poselib = import_poselib()
-    ref_idx = np.asarray(points.ref_idx)
+    ref_idx = points.ref_idx
     if not len(ref_idx) or np.bincount(ref_idx).max() < SAMPLE or len(ref_idx) < SAMPLE + 1:
         return SolvedPose(None, 0, f"No reference has {SAMPLE} matches, or there are fewer than {SAMPLE + 1} in all.")
     pairs = []
     for ref in np.unique(ref_idx):
         pair, of_ref = poselib.PairwiseMatches(), ref_idx == ref
         pair.cam_id1, pair.cam_id2 = int(ref), 0
-        pair.x1 = np.asarray(points.ref_xy, dtype=np.float64)[of_ref]
-        pair.x2 = np.asarray(points.query_xy, dtype=np.float64)[of_ref]
+        pair.x1 = points.ref_xy[of_ref]
+        pair.x2 = points.query_xy[of_ref]
         pairs.append(pair)
     T_ref_world = []
     for pose in T_world_ref.to("cpu").to(torch.float64).inverse():
