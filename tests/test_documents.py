@@ -29,6 +29,7 @@ TAKES_MINUTES = {
     ("rooms", "preview"),
     ("bench", "rooms"),
     ("bench", "network"),
+    ("bench", "match"),
     ("train",),
     ("eval",),
     ("experiments", "run"),

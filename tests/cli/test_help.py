@@ -33,6 +33,7 @@ def test_the_commands_are_those_that_the_documents_speak_of():
         ("bench",),
         ("bench", "rooms"),
         ("bench", "network"),
+        ("bench", "match"),
         ("train",),
         ("eval",),
         ("experiments",),

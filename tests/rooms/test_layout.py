@@ -355,3 +355,12 @@ def test_rectangles_overlap_if_they_share_floor_or_come_too_near():
     assert not rectangle.overlaps(Rectangle(1.1, 2.0, 0.0, 1.0))
     assert rectangle.overlaps(Rectangle(1.1, 2.0, 0.0, 1.0), gap=0.2)
     assert rectangle.overlaps(Rectangle(0.4, 0.6, -1.0, 2.0))
+
+
+def test_walls_and_floors_show_photographs_where_there_are_some() -> None:
+    with_photos = {**RANGE_BY_FAMILY, "photo": range(1000, 1010)}
+    shells = [make_home(seed, with_photos, LAYOUT).solids[0].material.textures for seed in range(30)]
+    walls, floors = [texture for shell in shells for texture in shell[:4]], [shell[4] for shell in shells]
+    assert 0.02 < np.mean(np.array(walls) >= 1000) < 0.4
+    assert 0.1 < np.mean(np.array(floors) >= 1000) < 0.6
+    assert all(shell[5] < 1000 for shell in shells)  # no ceiling

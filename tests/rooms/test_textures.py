@@ -1,6 +1,8 @@
 """Textures: their families, photographs among them, and how the ray caster reads them."""
 
+import hashlib
 import io
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ from relograph.rooms.textures import (
     NUM_MIP_LEVELS,
     TEXTURE_SIZE,
     TextureAtlas,
+    fingerprint_of_photographs,
     make_atlas,
     pack_texels,
     read_photographs,
@@ -247,3 +250,25 @@ def test_between_two_levels_colours_are_mixed():
     tiles_rgb = random_tiles(1)
     root = [np.sqrt(sample(tiles_rgb, [0.3], [0.6], footprint)) for footprint in (2.0, 2**1.5, 4.0)]
     assert_allclose(root[1], (root[0] + root[2]) / 2, atol=1e-4)
+
+
+def test_sets_are_further_textures_of_every_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(textures, "FAMILY_SIZES", {"plaster": 2, "gradient": 1})
+    once, thrice = make_atlas(3), make_atlas(3, sets=3)
+    assert thrice.range_by_family == {"plaster": range(6), "gradient": range(6, 9)}
+    level_0 = thrice.texels[: 9 * 256 * 256].reshape(9, -1)
+    assert len({tuple(row[:64].tolist()) for row in level_0}) == 9
+    assert torch.equal(level_0[:2], once.texels[: 2 * 256 * 256].reshape(2, -1))
+
+
+def test_photographs_are_known_by_their_content(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        Image.new("RGB", (4, 4), (200, 10, 10)).save(tmp_path / folder / "photo.png")
+    of_a, of_b = (fingerprint_of_photographs(tmp_path / folder) for folder in ("a", "b"))
+    Image.new("RGB", (4, 4), (10, 200, 10)).save(tmp_path / "b" / "other.png")
+    assert of_a == of_b != fingerprint_of_photographs(tmp_path / "b")
+    archive = tmp_path / "photos.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.write(tmp_path / "a" / "photo.png", "photo.png")
+    assert fingerprint_of_photographs(archive) == hashlib.sha256(archive.read_bytes()).hexdigest()
