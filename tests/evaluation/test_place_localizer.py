@@ -1,5 +1,6 @@
 """Our own rows: which cameras and references the Localizer is given, and that it does not cheat."""
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from evaluation.made_places import painted_place
 from localization.small_networks import small_network
 from relograph.evaluation.place import references_by_pose
 from relograph.evaluation.place_localizer import REGRESSION, OurMap, OurWay, our_answers, used_references
-from relograph.evaluation.place_run import PlaceConfig, compare_in_place, our_ways
+from relograph.evaluation.place_run import PlaceConfig, compare_in_place, our_ways, with_what_is_installed
 from relograph.geometry import Camera, Pose
 
 NETWORK = small_network()
@@ -99,3 +100,12 @@ def test_a_place_asked_for_more_references_than_it_has_photos_uses_all(our_map: 
     used = used_references(answers, 8)
     assert (used >= 0).sum(dim=1).tolist() == [6, 6]
     assert torch.equal(used[:, 6:], torch.full((2, 2), -1))
+
+
+def test_without_poselib_the_rows_that_need_it_are_left_out_with_one_line(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "poselib", None)  # as on a machine that has none
+    told: list[str] = []
+    config = with_what_is_installed(PlaceConfig(peers=("sift",)), PLACE, told.append)
+    assert (config.solver, config.peers) == ("regress", ())
+    assert len(told) == 1
+    assert "left out: Solving for a pose needs the package poselib" in told[0]
