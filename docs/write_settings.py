@@ -9,14 +9,15 @@ from pathlib import Path
 from relograph.configuration import describe_fields
 from relograph.evaluation.experiment_report import filled
 from relograph.training.config import TrainConfig
+from relograph.training.match_training import MatchTrainConfig
 from relograph.training.presets import PRESETS
 
 PAGE = Path(__file__).with_name("training.md")
 
 
-def settings_table() -> str:
+def settings_table(config: type) -> str:
     """Every setting, with what it is without a preset."""
-    rows = [(f"`{field.path}`", field.type, f"`{field.default}`", field.doc) for field in describe_fields(TrainConfig)]
+    rows = [(f"`{field.path}`", field.type, f"`{field.default}`", field.doc) for field in describe_fields(config)]
     return table(("Setting", "Values", "Default", "What it does"), rows)
 
 
@@ -39,8 +40,13 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str | None]]) -> str:
 
 
 def written_anew(text: str) -> str:
-    """The page with both tables as they should be."""
-    return filled(text, {"settings": settings_table, "presets": presets_table})
+    """The page with all tables as they should be."""
+    tables = {
+        "settings": lambda: settings_table(TrainConfig),
+        "presets": presets_table,
+        "match settings": lambda: settings_table(MatchTrainConfig),
+    }
+    return filled(text, tables)
 
 
 if __name__ == "__main__":
