@@ -29,22 +29,14 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_methods_are_compared_in_a_scene_and_told_in_one_table(scene: Path, weights: Path, tmp_path: Path):
-    options = (
-        "--weights",
-        weights,
-        "--references",
-        4,
-        "--peers",
-        "sift",
-        "--queries",
-        "2:1",
-        "--output",
-        tmp_path / "out",
-    )
-    done = invoke("--scene", scene, "--map", "map.txt", "--query", scene / "query.txt", *options)
+    lists = ("--map", "map.txt", "--query", scene / "query.txt", "--queries", "2:1")
+    options = ("--weights", weights, "--references", 4, "--peers", "sift", "--output", tmp_path / "out")
+    focal = ("--also-focal", 312, "--also-focal", "unknown")
+    done = invoke("--scene", scene, *lists, *options, *focal)
     assert done.exit_code == 0, done.output
     assert "1 queries, 8 photos in the map, 4 references by our own retrieval." in done.stdout
-    assert "| relograph, solver, f given |" in done.stdout
+    for focal in ("f given", "f = 312", "f searched"):
+        assert f"| relograph, solver, {focal} |" in done.stdout
     document = json.loads((tmp_path / "out" / "results.json").read_text())
     rows = {row["method"]: row for row in document["results"]}
     assert rows["SIFT + PoseLib"]["median_translation_error_m"] < 0.02

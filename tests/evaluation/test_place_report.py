@@ -58,8 +58,8 @@ def test_answers_are_on_disk_before_they_are_scored_and_read_the_same(tmp_path: 
     assert predictions.localized.tolist() == [True, True, False, False]
 
 
-def test_a_comparison_draws_its_plots_and_its_failures(tmp_path: Path):
-    for path in draw_comparison(tmp_path, [(PLACE, REFERENCES)], METHODS, "corridor"):
+def test_a_comparison_draws_its_plots(tmp_path: Path):
+    for path in draw_comparison(tmp_path, METHODS, "corridor"):
         with Image.open(path) as picture:
             assert picture.size[0] > 300
     write_table(tmp_path, comparison_table("Corridor", [row.as_row() for row in METHODS], "4 queries."))

@@ -87,6 +87,14 @@ def eval_command(
             rich_help_panel=OF_PLACE,
         ),
     ] = "scene",
+    also_focal: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PX|unknown|scene|FILE",
+            help="Run our solver once more with another focal length; may be repeated.",
+            rich_help_panel=OF_PLACE,
+        ),
+    ] = None,
     queries: Annotated[
         str,
         typer.Option(
@@ -196,6 +204,7 @@ def eval_command(
             map_file,
             query_file,
             focal=focal,
+            also_focal=also_focal or (),
             every=every,
             first=first,
             config=config,

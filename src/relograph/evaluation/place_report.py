@@ -41,8 +41,8 @@ def write_answers(folder: Path, method: MethodAnswers, metadata: Mapping[str, ob
     write_predictions(path, method.predictions, metadata={"method": method.name, **metadata})
 
 
-def draw_comparison(folder: Path, parts: Parts, methods: Sequence[MethodAnswers], title: str) -> list[Path]:
-    """The plots of a comparison, and the sheet of failures of the last method; the files that were written."""
+def draw_comparison(folder: Path, methods: Sequence[MethodAnswers], title: str) -> list[Path]:
+    """The plots of a comparison; the files that were written."""
     by_name = {method.name: method.predictions for method in methods}
     baseline = COPY_TOP1 if COPY_TOP1 in by_name else None
     on_references = [method for method in methods if method.name != COPY_NEAREST]
@@ -53,8 +53,7 @@ def draw_comparison(folder: Path, parts: Parts, methods: Sequence[MethodAnswers]
     }
     for name, figure in figures.items():
         save_figure(figure, folder / name)
-    draw_failures(folder / "failures.png", parts, methods[-1])
-    return [folder / name for name in (*figures, "failures.png")]
+    return [folder / name for name in figures]
 
 
 def write_table(folder: Path, table: ResultsTable) -> None:

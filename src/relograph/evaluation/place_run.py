@@ -17,7 +17,13 @@ from relograph.evaluation.place import Place, place_of_scene, read_frame_list, r
 from relograph.evaluation.place_answers import MethodAnswers, write_query_details
 from relograph.evaluation.place_localizer import REGRESSION, OurMap, OurWay, our_answers, our_row, used_references
 from relograph.evaluation.place_methods import copy_first, copy_nearest, peer_answers
-from relograph.evaluation.place_report import comparison_table, draw_comparison, write_answers, write_table
+from relograph.evaluation.place_report import (
+    comparison_table,
+    draw_comparison,
+    draw_failures,
+    write_answers,
+    write_table,
+)
 from relograph.evaluation.tables import ResultsTable
 from relograph.geometry import Camera
 from relograph.localization.consensus import import_poselib
@@ -74,6 +80,7 @@ def evaluate_scene(
     query_file: Path,
     *,
     focal: str = "scene",
+    also_focal: Sequence[str] = (),
     every: int = 1,
     first: int = 0,
     config: PlaceConfig,
@@ -83,7 +90,10 @@ def evaluate_scene(
     warn: Callable[[str], None] = lambda note: None,
     progress: Progress = SILENT,
 ) -> ResultsTable:
-    """Localize the queries of a scene by every method; predictions are written first and scored second."""
+    """Localize the queries of a scene by every method; predictions are written first and scored second.
+
+    Our solver is run once more with each of `also_focal`: how much does it matter to know the focal length?
+    """
     place = scene_place(root, map_file, query_file, focal).every_nth_query(every, first)
     network = load_network(weights, device, config, warn)
     config = with_what_is_installed(config, place, warn)
@@ -108,17 +118,45 @@ def evaluate_scene(
         }
     )
     metadata = {**told, "provenance": provenance(command=command, seed=None, device=device)}
-    comparison = compare_in_place(
-        place, network, config, keep=lambda method: write_answers(output, method, metadata), progress=progress
-    )
-    write_query_details(output / "queries.csv", comparison.methods)
-    rows = [method.as_row() for method in comparison.methods]
+
+    def keep(method: MethodAnswers) -> None:
+        write_answers(output, method, metadata)
+
+    our_map = None if network is None else OurMap.of(place.map, network, precision=config.precision, progress=progress)
+    comparison = compare_in_place(place, network, config, our_map=our_map, keep=keep, progress=progress)
+    methods = list(comparison.methods)
+    if network is not None and our_map is not None and config.solver != "regress":
+        for other in also_focal:
+            otherwise = scene_place(root, map_file, query_file, other).every_nth_query(every, first)
+            methods.append(_with_focal(other, otherwise, comparison.references, our_map, network, config, progress))
+            keep(methods[-1])
+    write_query_details(output / "queries.csv", methods)
+    rows = [method.as_row() for method in methods]
     write_result(output / "results.json", rows, command=command, seed=None, device=device, details=told)
     heading = f"{len(place.queries)} queries, {len(place.map)} photos in the map, {references_text(config)}."
     table = comparison_table(f"Localization in {place.name}", rows, heading)
     write_table(output, table)
-    draw_comparison(output, [(place, comparison.references)], comparison.methods, place.name)
+    draw_comparison(output, methods, place.name)
+    draw_failures(output / "failures.png", [(place, comparison.references)], comparison.methods[-1])
     return table
+
+
+def _with_focal(
+    focal: str,
+    place: Place,
+    references: Int[Tensor, "Q R"],
+    our_map: OurMap,
+    network: LoadedMatchGNN,
+    config: PlaceConfig,
+    progress: Progress,
+) -> MethodAnswers:
+    """Our solver told of cameras as `place` has them, on references that were chosen before."""
+    way = our_ways(place, config)[-1]
+    answers = our_answers(
+        place, our_map, network, way, num_references=config.num_references, references=references, progress=progress
+    )
+    row = our_row(place, way, answers, references, our_map.seconds)
+    return row if focal == "unknown" else replace(row, name=f"relograph, solver, f = {focal}")
 
 
 def scene_place(root: Path, map_file: Path, query_file: Path, focal: str) -> Place:

@@ -21,7 +21,13 @@ from relograph.evaluation.place_answers import MethodAnswers, write_query_detail
 from relograph.evaluation.place_localizer import REGRESSION, OurMap, OurWay, our_answers, our_row, used_references
 from relograph.evaluation.place_methods import COPY_NEAREST
 from relograph.evaluation.place_plots import acceptance_figure, errors_by_references_figure
-from relograph.evaluation.place_report import comparison_table, draw_comparison, write_answers, write_table
+from relograph.evaluation.place_report import (
+    comparison_table,
+    draw_comparison,
+    draw_failures,
+    write_answers,
+    write_table,
+)
 from relograph.evaluation.place_rooms import RoomPlace, room_places
 from relograph.evaluation.place_run import (
     Comparison,
@@ -268,7 +274,8 @@ class _Report:
         table = comparison_table(f"Localization in {self.title}", rows, heading)
         write_table(self.output, table)
         parts = [(comparison.place, comparison.references) for comparison in gathered.comparisons]
-        draw_comparison(self.output, parts, methods, self.title)
+        draw_comparison(self.output, methods, self.title)
+        draw_failures(self.output / "failures.png", parts, methods[-1])
         (nearest,) = score(next(method.predictions for method in methods if method.name == COPY_NEAREST))
         metres, degrees = nearest.median_translation_error_m, nearest.median_rotation_error_deg
         if metres < HARD_ENOUGH_M or degrees < HARD_ENOUGH_DEG:
