@@ -15,6 +15,7 @@ from relograph.rooms.photograph import Effects
 from relograph.rooms.textures import TextureAtlas
 from relograph.training.matching import (
     LESSONS,
+    MatchLossConfig,
     MatchObjective,
     angle_between,
     coarse_loss,
@@ -25,6 +26,7 @@ from relograph.training.matching import (
     some_of,
     true_cells,
 )
+from relograph.training.objective import clip_gradients
 
 TINY = MatchConfig(
     channels=16,
@@ -252,3 +254,32 @@ def test_nobody_is_asked_where_a_query_was_taken_that_no_reference_sees() -> Non
 def nothing_matched(num_graphs: int, num_references: int, num_cells: int) -> Matches:
     nothing = torch.zeros(num_graphs, num_references, num_cells)
     return Matches(torch.zeros(*nothing.shape, 2), nothing, nothing.long(), nothing.bool(), nothing, nothing)
+
+
+def test_no_gradient_connects_what_is_learned_apart(batch: StreamBatch) -> None:
+    torch.manual_seed(0)
+    objective = MatchObjective(MatchGNN(TINY))
+    torch.nn.init.normal_(objective.model.head[3].weight, std=0.1)
+    seeing, posing = objective.learned_apart()
+    assert len(seeing) + len(posing) == len(list(objective.parameters()))
+    shown = torch.ones(2, 2, dtype=torch.bool)
+    for lessons, others in (
+        (("edge", "fused", "overlap", "drill"), seeing),
+        (("coarse", "seen", "fine", "retrieval"), posing),
+    ):
+        objective.config = MatchLossConfig(**{lesson: float(lesson in lessons) for lesson in LESSONS})
+        objective.zero_grad(set_to_none=True)
+        objective(batch, shown, shown, tell_lenses=True).backward()
+        assert not any(weight.grad is not None and weight.grad.any() for weight in others)
+
+
+def test_a_large_gradient_of_the_pose_leaves_that_of_the_matches(batch: StreamBatch) -> None:
+    torch.manual_seed(0)
+    objective = MatchObjective(MatchGNN(TINY))
+    seeing, posing = objective.learned_apart()
+    for weight in seeing:
+        weight.grad = torch.full_like(weight, 1e-6)
+    posing[0].grad = torch.full_like(posing[0], 1e6)
+    clip_gradients(objective, 1.0)
+    assert_allclose(seeing[0].grad, 1e-6 * torch.ones_like(seeing[0]))
+    assert_allclose(posing[0].grad.norm(), 1.0, rtol=1e-4)

@@ -22,7 +22,7 @@ from relograph.models import all_edges
 from relograph.models.checkpoint import load_checkpoint, load_into, save_checkpoint
 from relograph.progress import SILENT, Progress
 from relograph.training.config import OptimConfig, TrainConfig
-from relograph.training.objective import Objective, PoseObjective
+from relograph.training.objective import Objective, PoseObjective, clip_gradients
 from relograph.training.sources import DROPOUT, GraphSource, generator_for
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ def run_loop(
             optimizer_.zero_grad(set_to_none=True)
             fabric.backward(loss)
             if optim.gradient_clip:
-                fabric.clip_gradients(wrapped, optimizer_, max_norm=optim.gradient_clip, error_if_nonfinite=False)
+                clip_gradients(objective, optim.gradient_clip)
             optimizer_.step()
             if mean is not None:
                 mean.take(objective, state.step)

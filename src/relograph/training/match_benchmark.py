@@ -26,6 +26,7 @@ from relograph.training.benchmark import (
 from relograph.training.loop import RunningMean, fastest_convolutions, make_fabric, make_optimizer
 from relograph.training.match_training import MatchSource, MatchTrainConfig, home_workers, match_loss
 from relograph.training.matching import MatchObjective
+from relograph.training.objective import clip_gradients
 
 Result = TypeVar("Result")
 
@@ -186,9 +187,8 @@ class TrainingSteps:
     def learn(self, loss: Tensor) -> None:
         self.optimizer.zero_grad(set_to_none=True)
         self.fabric.backward(loss)
-        clip = self.config.optim.gradient_clip
-        if clip:
-            self.fabric.clip_gradients(self.wrapped, self.optimizer, max_norm=clip, error_if_nonfinite=False)
+        if self.config.optim.gradient_clip:
+            clip_gradients(self.objective, self.config.optim.gradient_clip)
         self.optimizer.step()
         self.mean.take(self.objective, self.count)
 

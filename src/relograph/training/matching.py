@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from relograph.geometry import Pose
 from relograph.graphs.correspondence import Lenses, TrueMatches, true_matches
@@ -70,6 +70,12 @@ class MatchObjective(Objective):
     def watched(self) -> dict[str, Tensor]:
         """What each lesson cost in the latest step."""
         return self._latest
+
+    def learned_apart(self) -> list[list[nn.Parameter]]:
+        """What sees images, and what turns matches into poses: the pose takes matches as they are."""
+        posing = [*self.model.edge.parameters(), *self.model.messages.parameters(), *self.model.head.parameters()]
+        known = {id(weight) for weight in posing}
+        return [[weight for weight in self.parameters() if id(weight) not in known], posing]
 
     def encode(self, batch: StreamBatch) -> ImageFeatures:
         """Features of all images of a batch, graph by graph."""

@@ -17,6 +17,16 @@ class Objective(nn.Module):
         """Numbers that the log follows, always the same ones."""
         raise NotImplementedError
 
+    def learned_apart(self) -> list[list[nn.Parameter]]:
+        """Weights in groups that no gradient connects: one's large gradient is no reason to shorten another's."""
+        return [list(self.parameters())]
+
+
+def clip_gradients(objective: Objective, largest_norm: float) -> None:
+    """Shorten gradients to a norm, without asking a GPU what it is."""
+    for weights in objective.learned_apart():
+        torch.nn.utils.clip_grad_norm_(weights, largest_norm)
+
 
 class PoseObjective(Objective):
     """The pose loss of a network on graphs and, if it is trained along, NetVLAD's."""
