@@ -17,6 +17,7 @@ from relograph.models.match_gnn import (
     ImageFeatures,
     MatchAnswers,
     MatchConfig,
+    Matches,
     MatchGNN,
     cell_places,
     fine_expectation,
@@ -143,12 +144,63 @@ def test_an_upright_query_among_wide_references(network: MatchGNN) -> None:
     assert (answered.matches.xy[..., 0] < WIDTH + FINE_RADIUS * FINE_STRIDE).all()
 
 
-def test_a_fresh_network_says_that_nothing_moved() -> None:
-    torch.manual_seed(1)
+def matches_of(xy: Tensor, confidence: Tensor) -> Matches:
+    nothing = torch.zeros_like(confidence)
+    return Matches(xy, confidence, nothing.long(), nothing.bool(), nothing, nothing)
+
+
+def lens() -> tuple[Lenses, Lenses]:
+    """Of one query, and of its two references."""
+    K = torch.tensor([[60.0, 0, 32], [0, 60, 24], [0, 0, 1]], dtype=torch.float64)
+    none = torch.zeros(2, dtype=torch.float64)
+    return Lenses(K.expand(1, 3, 3), none.expand(1, 2)), Lenses(K.expand(1, 2, 3, 3), none.expand(1, 2, 2))
+
+
+def test_a_fresh_network_says_that_the_camera_only_turned() -> None:
+    """Points so far away that only the turn of the camera moves them: the turn is the answer, at the same place."""
     fresh = MatchGNN(TINY).double().eval()
-    answered = answer(fresh)
-    assert_allclose(answered.T_ref_query.R[0], torch.eye(3, dtype=torch.float64).expand(4, 3, 3), atol=1e-12)
-    assert_allclose(answered.T_ref_query.t[0], torch.zeros(4, 3), atol=1e-12)
+    T_ref_query = Pose.from_axis_angle([[0.1, -0.05, 0.02], [0.0, 0.15, -0.6]], torch.zeros(2, 3))
+    query_lens, ref_lens = lens()
+    anchors = cell_anchors(HEIGHT, WIDTH, COARSE_STRIDE).double()
+    rays = torch.nn.functional.pad(query_lens.rays(anchors[None])[0], (0, 1), value=1.0)
+    xy = ref_lens.pixels(T_ref_query.apply(rays.expand(2, -1, -1))[None])
+    matches = matches_of(xy, torch.ones(1, 2, len(anchors), dtype=torch.float64))
+    flow = fresh.flow(matches, (HEIGHT, WIDTH), (HEIGHT, WIDTH), query_lens, ref_lens)
+    with torch.no_grad():
+        answered = fresh.regress(matches, flow, poses(1, 2), torch.ones(1, 2, dtype=torch.bool))
+    assert_poses_close(answered.T_ref_query, T_ref_query[None], atol=1e-6)
+    assert_allclose(flow.parallax(flow.turn())[:, 2:4], torch.zeros(2, 2, 6, 8), atol=1e-6)
+
+
+def test_turning_a_reference_does_not_change_parallax() -> None:
+    """What is left when the turn is taken away belongs to the places of the cameras, not to where they look."""
+    query_lens, ref_lens = lens()
+    anchors = cell_anchors(HEIGHT, WIDTH, COARSE_STRIDE).double()
+    generator = torch.Generator().manual_seed(0)
+    depth = 1.5 + 2 * torch.rand(1, len(anchors), 1, generator=generator, dtype=torch.float64)
+    points = torch.nn.functional.pad(query_lens.rays(anchors[None]), (0, 1), value=1.0) * depth
+    T_ref_query = Pose.from_axis_angle([[0.0, 0.0, 0.0], [0.05, -0.1, 0.4]], [[0.3, 0.0, 0.1], [0.0, 0.0, 0.0]])
+    moved = T_ref_query.t[0].expand(2, 3)  # the same place, seen by references that look elsewhere
+    in_refs = (T_ref_query.R @ (points[0] + moved[:, None])[..., None].squeeze(-1).mT).mT
+    matches = matches_of(ref_lens.pixels(in_refs[None]), torch.ones(1, 2, len(anchors), dtype=torch.float64))
+    flow = MatchGNN(TINY).flow(matches, (HEIGHT, WIDTH), (HEIGHT, WIDTH), query_lens, ref_lens)
+    parallax = flow.parallax(flow.turn())[:, 2:4]
+    assert parallax.abs().max() > 0.05
+    assert_allclose(parallax[0], parallax[1], atol=1e-3)
+
+
+def test_wrong_matches_without_confidence_are_not_seen() -> None:
+    anchors = cell_anchors(HEIGHT, WIDTH, COARSE_STRIDE).double()
+    confidence = torch.ones(1, 1, len(anchors), dtype=torch.float64)
+    confidence[..., :10] = 0
+    xy = anchors.expand(1, 1, -1, -1) + 3.0
+    wrong = xy.clone()
+    wrong[..., :10, :] = torch.nan
+    network = MatchGNN(TINY)
+    plain, spoilt = (
+        network.flow(matches_of(some, confidence), (HEIGHT, WIDTH), (HEIGHT, WIDTH), None, None) for some in (xy, wrong)
+    )
+    assert_allclose(spoilt.parallax(spoilt.turn()), plain.parallax(plain.turn()), atol=1e-5)
 
 
 @torch.no_grad()

@@ -223,7 +223,7 @@ def test_poses_are_learned_without_photographs(batch: StreamBatch) -> None:
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
+    assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
 
 
 def test_a_drill_that_is_not_asked_for_costs_nothing(batch: StreamBatch) -> None:

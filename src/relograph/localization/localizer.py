@@ -30,7 +30,7 @@ from relograph.localization.photos import AnyCamera, QueryImage, QueryPhoto, Wor
 from relograph.localization.solver import MatchedPoints, SolverAnswer, solve_query_pose
 from relograph.localization.spread import choose_spread_references
 from relograph.models.folding import fold_match_gnn
-from relograph.models.match_gnn import COARSE_STRIDE, ImageFeatures, MatchAnswers, Matches
+from relograph.models.match_gnn import COARSE_STRIDE, Flow, ImageFeatures, MatchAnswers, Matches
 from relograph.models.shipped import Calibration, LoadedMatchGNN
 from relograph.retrieval import ExactIndex
 from relograph.scenes.frame import FileSource
@@ -241,7 +241,7 @@ class Localizer:
         T_world_local = Pose(torch.eye(3, dtype=torch.float64), T_world_ref.t[0])
         T_local_ref = (T_world_local.inverse() @ T_world_ref).to(self.device, torch.float32)
         everything = torch.ones(1, len(rows), dtype=torch.bool, device=self.device)
-        answers: MatchAnswers = model.regress(matches, torch.cat(flows)[back], T_local_ref[None], everything)
+        answers: MatchAnswers = model.regress(matches, Flow.of_references(flows, back), T_local_ref[None], everything)
         T_local_edges = (T_local_ref[None] @ answers.T_ref_query)[0].to("cpu", torch.float64)
         return Compared(
             rows=tuple(rows),

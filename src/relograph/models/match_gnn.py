@@ -2,14 +2,14 @@
 
 Where RelPoseGNN squeezes an image into one vector before it looks at another, here every cell of 8 x 8 pixels of the
 query looks for itself in the reference. What is passed on to the pose is geometry alone: where a cell went and how sure
-that is; so the pose network never learns what a room looks like, only how views move. Scale and frame come from the
-known poses of the references, which the graph network sees pair by pair, relative to each other: moving the world moves
-the answer with it.
+that is; so the pose network never learns what a room looks like, only how views move. What the turn of the camera
+explains is taken away first, which leaves parallax. Scale and frame come from the known poses of the references, which
+the graph network sees pair by pair, relative to each other: moving the world moves the answer with it.
 
 Letters: B graphs, R references, P and Q cells of the query and of a reference, C channels. Poses are T_ref_query.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from relograph.errors import ConfigError
 from relograph.geometry import Pose
 from relograph.graphs.correspondence import Lenses, cell_anchors
+from relograph.models.turning import directions, rotation_between
 from relograph.retrieval import NetVLAD
 
 COARSE_STRIDE = 8
@@ -360,6 +361,61 @@ def _at_cells(
 # What a comparison says about the camera
 
 
+LIKELY_FOCAL = 0.85
+"""Of a lens that is not known, in units of the image's longer side."""
+STEEPEST = 3.0
+"""Rays (x / z, y / z) beyond it are of no camera that looks ahead."""
+PARALLAX_SCALE = 4.0
+"""Brings parallax to about one."""
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Where the cells of queries went in their references, as rays (x / z, y / z).
+
+    Where a lens is not known they are those of a likely one.
+    """
+
+    here: Float[Tensor, "B R P 2"]
+    there: Float[Tensor, "B R P 2"]
+    confidence: Float[Tensor, "B R P"]
+    knows: Float[Tensor, "B R P 2"]
+    """1 where the lens of the query, and that of the reference, is known."""
+    grid_hw: tuple[int, int]
+    """Rows and columns of the query's cells."""
+
+    @staticmethod
+    def of_references(flows: Sequence["Flow"], order: Int[Tensor, "R"]) -> "Flow":
+        """Flows of the same queries with several references each as one, with the references in another order."""
+        parts = {
+            name: torch.cat([getattr(flow, name) for flow in flows], dim=1)[:, order]
+            for name in ("here", "there", "confidence", "knows")
+        }
+        return Flow(**parts, grid_hw=flows[0].grid_hw)
+
+    def turn(self) -> Float[Tensor, "B R 3 3"]:
+        """The turn from the query to each reference that explains most, as if everything were far away."""
+        return rotation_between(directions(self.here), directions(self.there), self.confidence)
+
+    def parallax(self, R_ref_turned: Float[Tensor, "B R 3 3"]) -> Float[Tensor, "BR 9 h w"]:
+        """What is left of the flow in references that are turned: rays, parallax, confidence, and what is known.
+
+        Matches have a say by their confidence: a network would have to learn to look away from wrong ones.
+        """
+        turned = directions(self.there) @ R_ref_turned  # R^T y
+        turned = (turned[..., :2] / turned[..., 2:].clamp_min(1 / STEEPEST)).clamp(-STEEPEST, STEEPEST)
+        confidence = self.confidence[..., None]
+        moved = PARALLAX_SCALE * confidence * (turned - self.here).clamp(-1, 1)
+        cells = torch.cat([self.here, moved, confidence * self.there, confidence, self.knows], dim=-1)
+        by_place: Tensor = cells.flatten(0, 1).mT.unflatten(2, self.grid_hw)
+        return by_place
+
+
+def likely_rays(xy: Float[Tensor, "*B 2"], image_hw: tuple[int, int]) -> Float[Tensor, "*B 2"]:
+    """Rays of pixels through a likely lens."""
+    return _from_middle(xy, image_hw) / LIKELY_FOCAL
+
+
 class GeometryBlock(nn.Module):
     """x <- ReLU(shortcut + conv ReLU conv x).
 
@@ -378,9 +434,9 @@ class GeometryBlock(nn.Module):
 
 
 class EdgeNetwork(nn.Module):
-    """Matches of a pair to one vector: a small CNN over where each cell went, then attention over what remains."""
+    """Parallax of a pair to one vector: a small CNN over where each cell went, then attention over what remains."""
 
-    CHANNELS_IN = 13
+    CHANNELS_IN = 9
 
     def __init__(self, config: MatchConfig) -> None:
         super().__init__()
@@ -391,14 +447,14 @@ class EdgeNetwork(nn.Module):
             GeometryBlock(128, 128),
             GeometryBlock(128, channels, 2),
         )
-        self.summary = nn.Parameter(torch.randn(1, 1, channels) * 0.02)
+        self.summary = nn.Linear(9, channels)
         self.look_around = Attention(channels, config.heads)
         self.summarise = Attention(channels, config.heads)
 
-    def forward(self, flow: Float[Tensor, "M 13 h w"]) -> Float[Tensor, "M C"]:
-        x = self.cnn(flow)
+    def forward(self, parallax: Float[Tensor, "M 9 h w"], R_ref_turned: Float[Tensor, "M 3 3"]) -> Float[Tensor, "M C"]:
+        x = self.cnn(parallax)
         tokens = x.flatten(2).mT + position_code(x)
-        tokens = torch.cat([self.summary.to(tokens.dtype).expand(len(tokens), -1, -1), tokens], dim=1)
+        tokens = torch.cat([self.summary(R_ref_turned.flatten(1))[:, None].to(tokens.dtype), tokens], dim=1)
         tokens = self.look_around(tokens)
         return self.summarise.look(tokens[:, :1], self.summarise.show(tokens)).squeeze(1)
 
@@ -479,7 +535,7 @@ class MatchGNN(nn.Module):
         self.edge = EdgeNetwork(config)
         self.messages = nn.ModuleList(EdgeMessages(config.edge_channels, config.heads) for _ in range(config.rounds))
         answer = nn.Linear(config.edge_channels, 12)
-        # Every edge begins with "not moved": a rotation head that starts anywhere may start 180 degrees away.
+        # Every edge begins with "only turned": a rotation head that starts anywhere may start 180 degrees away.
         nn.init.zeros_(answer.weight)
         nn.init.zeros_(answer.bias)
         self.head = nn.Sequential(
@@ -494,6 +550,7 @@ class MatchGNN(nn.Module):
         features: ImageFeatures = self.encoder(images)
         return features
 
+    @torch.no_grad()  # the pose takes matches as they are: its loss does not bend them to its wishes
     def flow(
         self,
         matches: Matches,
@@ -501,33 +558,22 @@ class MatchGNN(nn.Module):
         ref_hw: tuple[int, int],
         query_lenses: Lenses | None,
         ref_lenses: Lenses | None,
-    ) -> Float[Tensor, "BR 13 h w"]:
-        """What the pose network sees: geometry, and nothing of what things look like.
-
-        Rays are zero where intrinsics are not known, and two more channels say so.
-        """
-        num_graphs, num_refs = matches.confidence.shape[:2]
+    ) -> Flow:
+        """What the pose network sees: geometry, and nothing of what things look like."""
         anchors = cell_anchors(*query_hw, COARSE_STRIDE, matches.xy.device).to(matches.xy.dtype)
-        here = _from_middle(anchors, query_hw).expand(num_graphs, num_refs, -1, -1)
-        there = _from_middle(matches.xy, ref_hw)
-        nothing = torch.zeros_like(here)
-        query_rays = nothing if query_lenses is None else query_lenses.rays(anchors.expand(num_graphs, -1, -1))[:, None]
-        ref_rays = nothing if ref_lenses is None else ref_lenses.rays(matches.xy)
-        knows_query = torch.full_like(matches.confidence, float(query_lenses is not None))
-        knows_ref = torch.full_like(matches.confidence, float(ref_lenses is not None))
-        parts = [
-            here,
-            there,
-            there - here,
-            matches.confidence[..., None],
-            query_rays.expand_as(here),
-            ref_rays,
-            knows_query[..., None],
-            knows_ref[..., None],
+        anchors = anchors.expand(len(matches.xy), -1, -1)
+        here = likely_rays(anchors, query_hw) if query_lenses is None else query_lenses.rays(anchors)
+        there = likely_rays(matches.xy, ref_hw) if ref_lenses is None else ref_lenses.rays(matches.xy)
+        knows = [
+            torch.full_like(matches.confidence, float(lenses is not None)) for lenses in (query_lenses, ref_lenses)
         ]
-        cells = torch.cat(parts, dim=-1).flatten(0, 1).mT  # [BR, 13, P]
-        rows, columns = query_hw[0] // COARSE_STRIDE, query_hw[1] // COARSE_STRIDE
-        return cells.reshape(len(cells), self.edge.CHANNELS_IN, rows, columns)
+        return Flow(
+            here=here[:, None].expand_as(there),
+            there=there.nan_to_num(0.0).clamp(-STEEPEST, STEEPEST),  # a bent lens has no ray for some pixels
+            confidence=matches.confidence.detach(),
+            knows=torch.stack(knows, dim=-1),
+            grid_hw=(query_hw[0] // COARSE_STRIDE, query_hw[1] // COARSE_STRIDE),
+        )
 
     def forward(
         self,
@@ -544,25 +590,25 @@ class MatchGNN(nn.Module):
         flow = self.flow(matches, _image_size(query), _image_size(references), query_lenses, ref_lenses)
         return self.regress(matches, flow, T_world_ref, ref_mask)
 
-    def regress(
-        self,
-        matches: Matches,
-        flow: Float[Tensor, "BR 13 h w"],
-        T_world_ref: Pose,
-        ref_mask: Bool[Tensor, "B R"],
-    ) -> MatchAnswers:
+    def regress(self, matches: Matches, flow: Flow, T_world_ref: Pose, ref_mask: Bool[Tensor, "B R"]) -> MatchAnswers:
         """Poses of B queries from where their cells went: all that follows matching."""
-        # Geometry is what the pose is made of: the pose loss does not bend the matches to its wishes.
-        x = self.edge(flow.detach()).unflatten(0, tuple(ref_mask.shape))
-        T_i_j = T_world_ref[:, :, None].inverse() @ T_world_ref[:, None]
+        # Every reference is turned as the query is, so that parallax, the ways from one reference to another and the
+        # answers have the same axes in all edges, and nearly those of the query.
+        with torch.autocast(T_world_ref.device.type, enabled=False):
+            R_ref_turned = flow.turn()
+            parallax = flow.parallax(R_ref_turned)
+        T_ref_turned = Pose(R_ref_turned, torch.zeros_like(R_ref_turned[..., 0]))
+        T_world_turned = T_world_ref @ T_ref_turned
+        T_i_j = T_world_turned[:, :, None].inverse() @ T_world_turned[:, None]
         relative = pose_vector(T_i_j)
+        x = self.edge(parallax, R_ref_turned.flatten(0, 1)).unflatten(0, tuple(ref_mask.shape))
         for message_round in self.messages:
             x = message_round(x, relative, ref_mask)
         out = precise(self.head(x))
-        T_ref_query = Pose(residual_rotation(out[..., :6]), out[..., 6:9])
+        T_turned_query = Pose(residual_rotation(out[..., :6]), out[..., 6:9])
         log_sigma = out[..., 9:11].clamp(-7.0, 3.0)
-        T_world_query = fuse(T_world_ref @ T_ref_query, log_sigma, ref_mask)
-        return MatchAnswers(T_ref_query, log_sigma, out[..., 11], T_world_query, matches)
+        T_world_query = fuse(T_world_turned @ T_turned_query, log_sigma, ref_mask)
+        return MatchAnswers(T_ref_turned @ T_turned_query, log_sigma, out[..., 11], T_world_query, matches)
 
 
 def _image_size(features: ImageFeatures) -> tuple[int, int]:
