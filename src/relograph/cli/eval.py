@@ -231,7 +231,14 @@ def eval_command(
             calibrate=calibrate is not None,
             device=kind,
             output=output,
-            paths={scene: "$DATA", output: "$OUTPUT", weights: "$WEIGHTS", textures: "$TEXTURES"},
+            paths={
+                scene: "$DATA",
+                map_file: f"$DATA/{map_file.name}",
+                query_file: f"$DATA/{query_file.name}",
+                output: "$OUTPUT",
+                weights: "$WEIGHTS",
+                textures: "$TEXTURES",
+            },
             warn=warn,
             progress=TerminalProgress(),
         )
