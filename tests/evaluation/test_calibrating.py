@@ -5,9 +5,12 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from evaluation.made_places import answer, photos
+from evaluation.made_places import answer, photos, place_on_a_line
 from relograph.errors import ConfigError
 from relograph.evaluation.calibrating import JudgedAnswers, fit_calibration, rejudged, reliability_of
+from relograph.evaluation.place_localizer import OurWay, our_row
+from relograph.evaluation.place_methods import copy_first
+from relograph.evaluation.place_run import Comparison
 from relograph.evaluation.reliability import reliability_figure, reliability_row
 from relograph.localization.confidence import REGRESSED_SIGNS, SOLVED_SIGNS, reliability
 
@@ -55,6 +58,17 @@ def test_answers_are_judged_again_by_a_new_calibration(calibration):
     assert unsure.confidence < 0.1
     nowhere = answer(None, 0.0)
     assert rejudged(nowhere, calibration) is nowhere
+
+
+def test_a_comparison_is_judged_again_and_copying_stays_without_confidence(calibration):
+    place, references = place_on_a_line([0.0], [0.0, 0.1]), torch.tensor([[0], [0]])
+    way, strong, weak = OurWay("auto", "given"), *(dict.fromkeys(SOLVED_SIGNS, value) for value in (3.0, -3.0))
+    said = [answer(0.0, 0.2, signs=strong), answer(0.1, 0.9, signs=weak)]
+    rows = (copy_first(place, references), our_row(place, way, said, references, np.array([0.1])))
+    copied, ours = Comparison(place, references, rows, {way: said}).judged_by(calibration).methods
+    assert ours.accepted.tolist() == [1.0, 0.0]
+    assert ours.confidence[0] > 0.9 > 0.1 > ours.confidence[1]
+    assert np.isnan(copied.confidence).all()
 
 
 def test_strangers_are_never_right_wherever_they_are_put():

@@ -5,11 +5,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from relograph.errors import CheckpointError, ConfigError, MissingExtraError
+from relograph.evaluation.calibrating import rejudged
 from relograph.evaluation.experiment_run import command_without_paths
 from relograph.evaluation.peers.matching import Peer
 from relograph.evaluation.peers.solving import PeerSolver
@@ -29,7 +31,7 @@ from relograph.geometry import Camera
 from relograph.localization.consensus import import_poselib
 from relograph.localization.localizer import Answer, Solver
 from relograph.localization.map_features import Precision
-from relograph.models.shipped import LoadedMatchGNN, load_match_gnn
+from relograph.models.shipped import Calibration, LoadedMatchGNN, load_match_gnn
 from relograph.progress import SILENT, Progress
 from relograph.results import provenance, write_result
 from relograph.scenes.opening import open_scene
@@ -72,6 +74,22 @@ class Comparison:
     """Copying first, ours last."""
     answers: Mapping[OurWay, Sequence[Answer]]
     """Ours, whole."""
+
+    def judged_by(self, calibration: Calibration) -> "Comparison":
+        """The same answers as sure as another calibration makes them; the others' are never sure of anything."""
+        answers = {way: [rejudged(answer, calibration) for answer in said] for way, said in self.answers.items()}
+        said_by_name = {way.name: said for way, said in answers.items()}
+        methods = tuple(
+            replace(
+                method,
+                confidence=np.array([answer.confidence for answer in said_by_name[method.name]]),
+                accepted=np.array([float(answer.localized) for answer in said_by_name[method.name]]),
+            )
+            if method.name in said_by_name
+            else method
+            for method in self.methods
+        )
+        return replace(self, answers=answers, methods=methods)
 
 
 def evaluate_scene(

@@ -124,7 +124,7 @@ def evaluate_rooms(
         assert weights is not None
         calibration = fit_calibration(_judged(gathered, ways[-1]), _judged(gathered, REGRESSION), network.sha256)
         save_calibration(weights, calibration)
-        network, gathered = replace(network, calibration=calibration), _with_confidence(gathered, calibration)
+        network, gathered = replace(network, calibration=calibration), _judged_by(gathered, calibration)
     details: dict[str, object] = {
         "data": f"{part} rooms",
         "data_fingerprint": [home.place.fingerprint for home in homes],
@@ -222,27 +222,13 @@ def _judged(gathered: _Gathered, way: OurWay) -> JudgedAnswers:
     return judged
 
 
-def _with_confidence(gathered: _Gathered, calibration: Calibration) -> _Gathered:
-    """The same answers as sure as another calibration makes them; copying and the peers are never sure of anything."""
-    comparisons = []
-    for comparison in gathered.comparisons:
-        answers = {way: [rejudged(a, calibration) for a in of_way] for way, of_way in comparison.answers.items()}
-        by_name = {way.name: of_way for way, of_way in answers.items()}
-        methods = tuple(
-            replace(
-                method,
-                confidence=np.array([answer.confidence for answer in by_name[method.name]]),
-                accepted=np.array([float(answer.localized) for answer in by_name[method.name]]),
-            )
-            if method.name in by_name
-            else method
-            for method in comparison.methods
-        )
-        comparisons.append(replace(comparison, answers=answers, methods=methods))
+def _judged_by(gathered: _Gathered, calibration: Calibration) -> _Gathered:
+    """The same answers as sure as another calibration makes them."""
     strangers = {
         kind: {way: [rejudged(answer, calibration) for answer in answers] for way, answers in by_way.items()}
         for kind, by_way in gathered.strangers.items()
     }
+    comparisons = [comparison.judged_by(calibration) for comparison in gathered.comparisons]
     return _Gathered(comparisons, strangers, gathered.by_count)
 
 
