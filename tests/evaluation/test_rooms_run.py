@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from evaluation.made_places import place_on_a_line
 from localization.small_networks import small_network
 from relograph.errors import ConfigError
 from relograph.evaluation.place_rooms import RoomPlace, room_place
 from relograph.evaluation.place_run import PlaceConfig
-from relograph.evaluation.rooms_run import RoomsOptions, evaluate_rooms, make_homes
+from relograph.evaluation.rooms_run import RoomsOptions, evaluate_rooms, make_homes, some_queries
 from relograph.geometry import rotation_error_deg
 from relograph.localization import UnknownFocal
 from relograph.models.shipped import save_match_gnn
@@ -146,3 +147,11 @@ def test_homes_of_an_evaluation_are_one_more_than_are_scored():
     one, other = make_homes("test", RoomsOptions(num_homes=1, rooms=rooms))
     assert one.place.fingerprint != other.place.fingerprint
     assert len(one.unseen.queries) == 0
+
+
+def test_some_strangers_come_evenly_from_all_homes():
+    places = [place_on_a_line([0.0], [1.0, 2.0, 3.0, 4.0], name) for name in ("home-01", "home-02")]
+    few = some_queries(places, 4)  # numbers 0, 2, 5 and 7 of eight
+    assert few[0].queries.names == ("query-0", "query-2")
+    assert few[1].queries.names == ("query-1", "query-3")
+    assert [len(place.queries) for place in some_queries(places, 100)] == [4, 4]

@@ -120,9 +120,11 @@ def eval_command(
         int, typer.Option(min=1, help="Homes to score, of 50 queries each.", rich_help_panel=OF_ROOMS)
     ] = 20,
     stranger_maps: Annotated[
-        int,
-        typer.Option(min=0, help="Maps in which queries of all other homes are looked for.", rich_help_panel=OF_ROOMS),
+        int, typer.Option(min=0, help="Maps in which queries of other homes are looked for.", rich_help_panel=OF_ROOMS)
     ] = 10,
+    strangers: Annotated[
+        int, typer.Option(min=1, help="Queries of other homes to look for in each.", rich_help_panel=OF_ROOMS)
+    ] = 1000,
     textures: Annotated[
         Path | None,
         typer.Option(
@@ -218,7 +220,13 @@ def eval_command(
     else:
         from relograph.evaluation.rooms_run import RoomsOptions, evaluate_rooms, make_homes
 
-        options = RoomsOptions(num_homes=homes, num_stranger_maps=stranger_maps, textures=textures, seed=seed)
+        options = RoomsOptions(
+            num_homes=homes,
+            num_stranger_maps=stranger_maps,
+            strangers_per_map=strangers,
+            textures=textures,
+            seed=seed,
+        )
 
         elsewhere = None if scene is None else scene_place(scene, map_file, query_file, focal)
         report = evaluate_rooms(

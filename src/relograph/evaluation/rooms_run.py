@@ -58,7 +58,9 @@ class RoomsOptions:
     num_homes: int = 20
     """Homes whose queries are scored."""
     num_stranger_maps: int = 10
-    """Maps in which the queries of all other homes are looked for."""
+    """Maps in which queries of other homes are looked for."""
+    strangers_per_map: int = 1000
+    """So many of them, or all there are."""
     reference_counts: tuple[int, ...] = (1, 2, 4, 7, 16, 32)
     """Numbers of references to try, each on some of the queries."""
     every_for_counts: int = 4
@@ -192,9 +194,8 @@ def _gather(
             )
             look_for("views of the home that its map does not show", home.place, home.unseen, our_map)
             if number < options.num_stranger_maps:
-                for other in homes:
-                    if other is not home:
-                        look_for("queries of other homes", home.place, other.place, our_map)
+                for other in some_queries([h.place for h in homes if h is not home], options.strangers_per_map):
+                    look_for("queries of other homes", home.place, other, our_map)
                 if elsewhere is not None:
                     look_for(f"queries of {elsewhere.name} in maps of homes", home.place, elsewhere, our_map)
             some = home.place.every_nth_query(options.every_for_counts)
@@ -211,6 +212,16 @@ def _gather(
         for home in scored:
             look_for(f"queries of homes in the map of {elsewhere.name}", elsewhere, home.place, our_map)
     return gathered
+
+
+def some_queries(places: Sequence[Place], count: int) -> list[Place]:
+    """The places with `count` of their queries in all, evenly from all of them, or with all where there are no more."""
+    rows = [(number, row) for number, place in enumerate(places) for row in range(len(place.queries))]
+    if count < len(rows):
+        rows = [rows[place] for place in np.linspace(0, len(rows) - 1, count).round().astype(int).tolist()]
+    return [
+        place.with_queries([row for of_place, row in rows if of_place == number]) for number, place in enumerate(places)
+    ]
 
 
 def _judged(gathered: _Gathered, way: OurWay) -> JudgedAnswers:
