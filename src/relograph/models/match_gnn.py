@@ -447,6 +447,10 @@ class EdgeNetwork(nn.Module):
             GeometryBlock(128, 128),
             GeometryBlock(128, channels, 2),
         )
+        # Without norms it is these weights that keep what was seen as large as the code of where it was seen.
+        for module in self.cnn.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
         self.summary = nn.Linear(9, channels)
         self.look_around = Attention(channels, config.heads)
         self.summarise = Attention(channels, config.heads)
