@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Float64
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator, PercentFormatter
+from matplotlib.ticker import NullLocator, PercentFormatter
 
 from relograph.evaluation.metrics import RECALL_THRESHOLDS, prediction_errors
 from relograph.evaluation.place_answers import MethodAnswers
@@ -15,6 +15,7 @@ from relograph.evaluation.plots import (
     INK,
     bin_edges,
     finish_axes,
+    label_in_plain_numbers,
     legend_below,
     method_styles,
     two_panels,
@@ -68,7 +69,7 @@ def errors_by_references_figure(
         ticks = sorted({count for errors_by_count in rows.values() for count in errors_by_count})
         axes.set_xticks(ticks, [str(count) for count in ticks])
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        label_in_plain_numbers(axes.yaxis)
         finish_axes(axes, "references", label, drawn)
     legend_below(figure, panels[0])
     return figure

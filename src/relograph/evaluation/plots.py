@@ -85,7 +85,7 @@ def cumulative_errors_figure(
     figure, panels = two_panels(title)
     for kind, (axes, about) in enumerate(zip(panels, _KINDS, strict=True)):
         axes.set_xscale("log")
-        _label_in_plain_numbers(axes.xaxis)
+        label_in_plain_numbers(axes.xaxis)
         errors = [method.errors[kind] for method in methods.values()]
         axes.set_xlim(_limits(errors, about, about.thresholds))
         for name, method in methods.items():
@@ -126,7 +126,7 @@ def errors_by_distance_figure(
     figure, panels = two_panels(title)
     for kind, (axes, about) in enumerate(zip(panels, _KINDS, strict=True)):
         axes.set_yscale("log")
-        _label_in_plain_numbers(axes.yaxis)
+        label_in_plain_numbers(axes.yaxis)
         drawn = []
         for name, method in methods.items():
             x, quartiles = _quartiles_by_bin(method.nearest[0], method.errors[kind], edges)
@@ -259,7 +259,8 @@ def _limits(errors: Iterable[Float64[np.ndarray, "_"]], about: _Kind, shown: Seq
     return min(low, middle / half_a_decade), max(high, middle * half_a_decade)
 
 
-def _label_in_plain_numbers(axis: Axis) -> None:
+def label_in_plain_numbers(axis: Axis) -> None:
+    """A logarithmic axis that says 0.1, 0.2, 0.5, 1 instead of powers of ten."""
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
