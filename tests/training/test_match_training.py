@@ -59,7 +59,16 @@ def test_neighbours_get_harder_in_a_first_round(few_textures: TextureAtlas) -> N
     assert source.least_overlap(0) == 0.7
     assert_allclose(source.least_overlap(1), 0.7 - 0.75 * 0.6)
     assert_allclose([source.least_overlap(step) for step in (2, 4)], [0.1, 0.1])
-    assert replace(source, is_first_round=False).least_overlap(0) == 0.1
+    assert replace(source, round_idx=1).least_overlap(0) == 0.1
+
+
+def test_no_round_shows_the_rooms_of_another(few_textures: TextureAtlas) -> None:
+    source = MatchSource(MATCHGNN_TINY, torch.device("cpu"), few_textures)
+    first, same, second = (
+        next(replace(source, round_idx=round_idx).batches(0)).T_world_cam.t for round_idx in (0, 0, 1)
+    )
+    assert torch.equal(first, same)
+    assert not torch.isin(second, first).any()
 
 
 def test_the_log_has_every_lesson_and_figure(first_round: Path) -> None:
@@ -125,7 +134,7 @@ def test_a_round_that_was_stopped_goes_on_with_its_mean(tmp_path: Path) -> None:
     assert (state.step, stopped.metadata["step"]) == (4, 2)
     assert went_on.metadata["seconds"] > stopped.metadata["seconds"] > 0
     # Two further steps, whose weights stay where they are: the mean keeps 3/12 of its distance to them, then 4/13.
-    name = "model.matcher.project.weight"
+    name = "model.encoder.merge_fine.weight"
     before, after, weight = stopped.tensors[f"mean.{name}"], went_on.tensors[f"mean.{name}"], stopped.tensors[name]
     assert (before - weight).abs().max() > 1e-5
     assert_allclose(after - weight, (before - weight) * 3 / 12 * 4 / 13, atol=1e-7)

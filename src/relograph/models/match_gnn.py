@@ -451,6 +451,11 @@ class EdgeNetwork(nn.Module):
         for module in self.cnn.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+        for part in self.cnn.modules():
+            if isinstance(part, nn.Conv2d):
+                # As loud after the last layer as before the first: torch's own start would leave what it sees a
+                # twentieth of the position codes that are added to it.
+                nn.init.kaiming_normal_(part.weight, nonlinearity="relu")
         self.summary = nn.Linear(9, channels)
         self.look_around = Attention(channels, config.heads)
         self.summarise = Attention(channels, config.heads)

@@ -110,7 +110,8 @@ class MatchSource:
     config: MatchTrainConfig
     device: torch.device
     atlas: TextureAtlas
-    is_first_round: bool = True
+    round_idx: int = 0
+    """Rounds before this one."""
     workers: int = 0
     rank: int = 0
     world_size: int = 1
@@ -141,12 +142,12 @@ class MatchSource:
         """The overlap that neighbours have at least in a step."""
         hardest, easiest = self.config.stream.overlap[0], self.config.easy_overlap
         done = min(1.0, 3 * step / max(1, self.config.optim.epochs * self.steps_per_epoch))
-        return easiest + done * (hardest - easiest) if self.is_first_round else hardest
+        return easiest + done * (hardest - easiest) if self.round_idx == 0 else hardest
 
     def batches(self, first_step: int) -> Generator[StreamBatch, None, None]:
-        """This process's share of every step's batch. After a restart other rooms come."""
-        mixed = self.config.seed + 1_000_003 * first_step + 7919 * self.rank
-        stream = self.stream(FIRST_SEED["training"] + mixed % FIRST_SEED["validation"])
+        """This process's share of every step's batch. After a restart, and in another round, other rooms come."""
+        mixed = 1_000_003 * first_step + 7919 * self.rank + 104_729 * self.round_idx
+        stream = self.stream(training_seed(self.config.seed + mixed))
         stream.least_overlap = self.least_overlap(first_step)
         with closing(iter(stream)) as batches:
             for step, batch in enumerate(batches, start=first_step + 1):
@@ -156,6 +157,11 @@ class MatchSource:
     def frame_names(self, step: int) -> list[str]:
         """What this process sees in a step, for a message."""
         return [f"RoomStream with seed {self.config.seed}, step {step}"]
+
+
+def training_seed(number: int) -> int:
+    """A seed of the training part: no room of it is one of another part."""
+    return FIRST_SEED["training"] + number % FIRST_SEED["validation"]
 
 
 def references_shown(
@@ -252,12 +258,13 @@ def train_match_gnn(
     the best validation, which is on rooms of another part. Homes are made ahead by `workers` processes; None takes as
     many as the device needs.
     """
+    before = TrainingRecord.of({} if earlier is None else earlier.metadata)
     torch.manual_seed(config.seed)
     objective = MatchObjective(MatchGNN(config.model), config.loss)
     if earlier is not None:
         objective.model.load_state_dict(earlier.model.state_dict())
     atlas = make_atlas(
-        FIRST_SEED["training"] + config.seed,
+        training_seed(config.seed + before.rounds),
         sets=config.texture_sets,
         photographs=photographs,
         split="train" if photographs is not None else None,
@@ -268,7 +275,7 @@ def train_match_gnn(
         config,
         fabric.device,
         atlas,
-        is_first_round=earlier is None,
+        round_idx=before.rounds,
         workers=home_workers(fabric.device) if workers is None else workers,
         rank=fabric.global_rank,
         world_size=fabric.world_size,
@@ -280,7 +287,6 @@ def train_match_gnn(
         "textures": textures_of(photographs),
         "provenance": provenance(command=command_line(), seed=config.seed, device=fabric.device.type),
     }
-    before = TrainingRecord.of({} if earlier is None else earlier.metadata)
 
     def save_weights(state: TrainingState, validated: Validated) -> None:
         record = before.then(state.seconds, state.step * config.optim.batch_size)
