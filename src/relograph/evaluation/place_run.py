@@ -121,7 +121,7 @@ def evaluate_scene(
         "data_fingerprint": place.fingerprint,
         "map_images": len(place.map),
         "num_queries": len(place.queries),
-        "focal": "$FOCAL" if Path(focal).is_file() else focal,
+        "focal": _focal_text(focal),
         **about_references(config),
         "weights_sha256": None if network is None else network.sha256,
     }
@@ -132,7 +132,7 @@ def evaluate_scene(
             query_file: f"$DATA/{query_file.name}",
             output: "$OUTPUT",
             weights: "$WEIGHTS",
-            Path(focal): str(told["focal"]),
+            **{Path(text): _focal_text(text) for text in (focal, *also_focal)},
         }
     )
     metadata = {**told, "provenance": provenance(command=command, seed=None, device=device)}
@@ -174,7 +174,12 @@ def _with_focal(
         place, our_map, network, way, num_references=config.num_references, references=references, progress=progress
     )
     row = our_row(place, way, answers, references, our_map.seconds)
-    return row if focal == "unknown" else replace(row, name=f"relograph, solver, f = {focal}")
+    return row if focal == "unknown" else replace(row, name=f"relograph, solver, f = {_focal_text(focal)}")
+
+
+def _focal_text(focal: str) -> str:
+    """What is told of focal lengths, with no path in it."""
+    return "$FOCAL" if Path(focal).is_file() else focal
 
 
 def scene_place(root: Path, map_file: Path, query_file: Path, focal: str) -> Place:
