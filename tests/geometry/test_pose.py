@@ -283,3 +283,18 @@ def test_nothing_falls_back_to_the_cpu() -> None:
 def test_a_matrix_whose_squares_overflow_is_no_rotation():
     with pytest.raises(GeometryError, match="orthonormal"):
         check_rotation(torch.full((3, 3), 1e200, dtype=torch.float64), where="here")
+
+
+def test_poses_are_not_rounded_within_autocast() -> None:
+    """A training in bfloat16 must not learn from poses in bfloat16: they would be a centimetre off."""
+    generator = torch.Generator().manual_seed(0)
+    T_a_b, T_b_c = (
+        Pose.from_axis_angle(*(torch.randn(20, 3, generator=generator) for _ in range(2))) for _ in range(2)
+    )
+    points = torch.randn(20, 5, 3, generator=generator)
+    plain = (T_a_b @ T_b_c, T_a_b.inverse(), T_a_b.apply(points), T_a_b.apply(points[:, 0]))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = (T_a_b @ T_b_c, T_a_b.inverse(), T_a_b.apply(points), T_a_b.apply(points[:, 0]))
+    for one, other in zip(plain, cast, strict=True):
+        for a, b in ((one.R, other.R), (one.t, other.t)) if isinstance(one, Pose) else ((one, other),):
+            assert torch.equal(a, b)

@@ -142,12 +142,13 @@ class Pose:
 
     def __matmul__(self, other: "Pose") -> "Pose":
         """The transform that does `other` first and then this one; batch shapes broadcast."""
-        return Pose(self.R @ other.R, (self.R @ other.t[..., None]).squeeze(-1) + self.t)
+        R = (self.R[..., None] * other.R[..., None, :, :]).sum(dim=-2)
+        return Pose(R, _times(self.R, other.t) + self.t)
 
     def inverse(self) -> "Pose":
         """The transform back: the inverse of `T_a_b` is `T_b_a`."""
         R_inverse = self.R.mT
-        return Pose(R_inverse, -(R_inverse @ self.t[..., None]).squeeze(-1))
+        return Pose(R_inverse, -_times(R_inverse, self.t))
 
     def apply(self, points: Tensor | Nested) -> Tensor:
         """The points R p + t, in the frame that the pose leads to.
@@ -165,10 +166,10 @@ class Pose:
         _check_last_size(points, 3, "A point")
         num_batch_dims = len(self.batch_shape)
         if points.ndim - 1 <= num_batch_dims:
-            return (self.R @ points[..., None]).squeeze(-1) + self.t
+            return _times(self.R, points) + self.t
         many_shape = points.shape[num_batch_dims:]
         flat = points.reshape(*points.shape[:num_batch_dims], -1, 3)  # [*B, N, 3]
-        moved = flat @ self.R.mT + self.t[..., None, :]
+        moved = _times(self.R[..., None, :, :], flat) + self.t[..., None, :]
         return moved.reshape(*moved.shape[:num_batch_dims], *many_shape)
 
     # Descriptions
@@ -257,6 +258,15 @@ class Pose:
             + "({:.4g}, {:.4g}, {:.4g}), ".format(*axis)
             + f"{kind}, {self.device})"
         )
+
+
+def _times(R: Float[Tensor, "*#B 3 3"], v: Float[Tensor, "*#B 3"]) -> Float[Tensor, "*B 3"]:
+    """The vectors R v.
+
+    Written out, as in all products here: within autocast a matrix product would be rounded to bfloat16, which moves a
+    point three metres away by a centimetre.
+    """
+    return (R * v[..., None, :]).sum(dim=-1)
 
 
 def check_rotation(R: Tensor | Nested, where: str) -> Float[Tensor, "*B 3 3"]:
