@@ -101,14 +101,14 @@ def groups_of_solids(
     """
     start = (rooms.unit_from_room * (origin[:, None] - rooms.center)[:, :, None, :]).sum(dim=-1)  # [B, K, 3]
     solid_idx = torch.arange(start.shape[1], device=start.device)
-    if not origin.is_cuda:
+    if origin.is_cpu:
         low = torch.stack([end.amin(dim=1) for end in ends], dim=-1).minimum(origin)[:, None]  # [B, 1, 3]
         high = torch.stack([end.amax(dim=1) for end in ends], dim=-1).maximum(origin)[:, None]
         apart = ((rooms.center - rooms.reach_m > high) | (rooms.center + rooms.reach_m < low)).any(dim=-1)
         solid_idx = solid_idx[~apart.all(dim=0)]
         num_boxes = int((solid_idx < num_boxes).sum())
     for are_cylinders, kind in ((False, solid_idx[:num_boxes]), (True, solid_idx[num_boxes:])):
-        for group in kind.split(GPU_GROUP_SIZE if origin.is_cuda else max(1, len(kind))):
+        for group in kind.split(max(1, len(kind)) if origin.is_cpu else GPU_GROUP_SIZE):
             if len(group) > 0:
                 solids = Solids(
                     rooms.unit_from_room[:, group],
@@ -359,7 +359,7 @@ def tile_order(height: int, width: int) -> Int[Tensor, "P"]:
 
 def in_pieces(function: Callable[[Vector], Tensor], vectors: Vector) -> Tensor:
     """`function` of all pixels at once on a GPU, piece by piece on a CPU."""
-    if vectors[0].is_cuda:
+    if not vectors[0].is_cpu:
         return function(vectors)
     pieces = zip(*(component.split(CPU_TILE * CPU_TILE, dim=1) for component in vectors), strict=True)
     return torch.cat([function(piece) for piece in pieces], dim=1)
@@ -418,7 +418,7 @@ def render(
     kernels: Kernels,
 ) -> tuple[Float[Tensor, "B 3 H W"], Float[Tensor, "B H W"]]:
     """Linear colour and depth in metres of one view in each room."""
-    if not views.center.is_cuda and len(views.center) > 1:  # a CPU does better with one image at a time
+    if views.center.is_cpu and len(views.center) > 1:  # a CPU does better with one image at a time
         images = [
             render(
                 rooms[one],
@@ -435,7 +435,7 @@ def render(
         ]
         return torch.cat([color for color, _ in images]), torch.cat([depth_m for _, depth_m in images])
     pixels_xy = pixel_centers(height, width, views.center.device)
-    order = tile_order(height, width) if not views.center.is_cuda else None
+    order = tile_order(height, width) if views.center.is_cpu else None
     directions = kernels.ray_directions(views, pixels_xy if order is None else pixels_xy[order])
     hits = first_hits(rooms, num_boxes, views.center, directions, kernels)
     points = plus(of_image(views.center), directions, hits.depth_m)

@@ -245,7 +245,7 @@ class RoomStream:
         rooms, views = rooms.to(self.device), views.to(self.device)
         count = self.config.views_per_home
         # Plain kernels: others would be compiled for every number of homes, and there is little to gain.
-        if self.device.type == "cuda":
+        if self.device.type != "cpu":
             return _Pool(rooms, views, self._overlaps(rooms, views))
         of_each = [
             self._overlaps(rooms[home : home + 1], views[home * count : (home + 1) * count])

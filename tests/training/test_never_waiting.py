@@ -1,0 +1,73 @@
+"""A step of training never asks the device for a value: on a GPU that would wait for all that it still has to do.
+
+Torch's device `meta` has shapes and no values. Whatever looks at one raises there, and so does what mixes devices.
+"""
+
+from contextlib import nullcontext
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+import torch
+
+from relograph.models.match_gnn import MatchGNN
+from relograph.rooms import RoomStream, textures
+from relograph.rooms.textures import TextureAtlas
+from relograph.training.loop import RunningMean
+from relograph.training.match_training import match_loss
+from relograph.training.matching import MatchObjective
+from relograph.training.objective import clip_gradients
+from relograph.training.presets import MATCHGNN_TINY
+
+NOWHERE = torch.device("meta")
+
+
+@pytest.fixture(autouse=True)
+def _autocast_that_knows_of_devices_without_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # torch's own knows no such device
+
+
+@pytest.fixture(scope="module")
+def few_textures() -> TextureAtlas:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(textures, "FAMILY_SIZES", dict.fromkeys(textures.FAMILY_SIZES, 1))
+        return textures.make_atlas(0)
+
+
+def test_what_looks_at_a_value_raises_there() -> None:
+    values = torch.empty(3, device=NOWHERE)
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        values.sum().item()
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        values[values > 0]
+
+
+def test_a_step_looks_at_no_value(few_textures: TextureAtlas) -> None:
+    stream = replace(
+        MATCHGNN_TINY.stream,
+        portrait_share=1.0,  # what others need, and more
+        useless_share=0.1,
+        elsewhere_share=0.1,
+        nearest_share=0.5,
+        same_lens_share=0.5,
+        homes_renewed_per_batch=2,
+    )
+    objective = MatchObjective(MatchGNN(MATCHGNN_TINY.model)).to(NOWHERE)
+    mean = RunningMean(objective, 0.9)
+    optimizer = torch.optim.SGD(objective.parameters(), lr=1.0)
+    for step, batch in enumerate(islice(RoomStream(stream, device=NOWHERE, atlas=few_textures), 2)):
+        assert batch.images.is_meta
+        loss = match_loss(MATCHGNN_TINY, objective, batch, step)
+        loss.backward()
+        clip_gradients(objective, 1.0)
+        optimizer.step()
+        mean.take(objective, step)
+    assert loss.is_meta
+    assert all(weight.is_meta for weight in objective.parameters())
+
+
+def test_textures_are_made_without_mixing_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = ("leaves", "glyphs", "painting")  # a hundred leaves each
+    quick = {family: 1 for family in textures.FAMILY_SIZES if family not in slow}
+    monkeypatch.setattr(textures, "FAMILY_SIZES", quick)
+    assert textures.make_atlas(0, device=NOWHERE).texels.is_meta
