@@ -123,6 +123,10 @@ class Compared:
     """Logits of the share of the query that each reference sees."""
     T_regressed: Pose
     """What all edges together say."""
+    scale: float = 1.0
+    """Pixels that the network saw for each of the photo's."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """By stage, up to here."""
 
 
 class Localizer:
@@ -161,6 +165,18 @@ class Localizer:
         `camera` are the intrinsics of the photo; without any, the focal length in its file is used, and without that
         it is searched. `references` are rows of the map to use instead of those that retrieval finds.
         """
+        compared = self.compare(image, camera=camera, references=references)
+        if isinstance(compared, Answer):
+            return compared
+        return answer_compared(compared, self.solver, self.network.calibration or UNCALIBRATED)
+
+    def compare(
+        self, image: QueryImage, *, camera: AnyCamera = None, references: Sequence[int] | None = None
+    ) -> Compared | Answer:
+        """The first half of `localize`, all that the network does; an answer already where there is nothing to compare.
+
+        `answer_compared` is the other half. It needs neither network nor map, so another process can do it meanwhile.
+        """
         seconds: dict[str, float] = {}
         if isinstance(image, Path | str):  # a file that is not there is an error; one that is no photo, a refusal
             image = FileSource(Path(image)).read_bytes()
@@ -178,11 +194,7 @@ class Localizer:
             return Answer(None, False, 0.0, "No photo of the map has a pose and a descriptor.", seconds=seconds)
         with _timed(seconds, "match"):
             compared = self._compare(features, size, working_camera, rows, similarity)
-        with _timed(seconds, "solve"):
-            calibration = self.network.calibration or UNCALIBRATED
-            answer = answer_from_matches(compared, self.solver, calibration)
-        focal_px = None if answer.focal_px is None else answer.focal_px / size.scale
-        return replace(answer, focal_px=focal_px, seconds=seconds)
+        return replace(compared, scale=size.scale, seconds=seconds)
 
     def retrieve(self, descriptor: Float[Tensor, "D"]) -> tuple[list[int], Float[Tensor, "R"]]:
         """Rows of references that look like the query and stand apart, with the cosines of their descriptors."""
@@ -290,6 +302,15 @@ def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
 
 
 # From matches to the answer
+
+
+def answer_compared(compared: Compared, solver: Solver, calibration: Calibration = UNCALIBRATED) -> Answer:
+    """The answer in the photo's own pixels, with the time of all stages."""
+    seconds = dict(compared.seconds)
+    with _timed(seconds, "solve"):
+        answer = answer_from_matches(compared, solver, calibration)
+    focal_px = None if answer.focal_px is None else answer.focal_px / compared.scale
+    return replace(answer, focal_px=focal_px, seconds=seconds)
 
 
 def answer_from_matches(compared: Compared, solver: Solver, calibration: Calibration = UNCALIBRATED) -> Answer:
