@@ -13,6 +13,7 @@ from localization.small_networks import small_network
 from relograph.evaluation.place import references_by_pose
 from relograph.evaluation.place_localizer import REGRESSION, OurMap, OurWay, our_answers, used_references
 from relograph.evaluation.place_run import PlaceConfig, compare_in_place, our_ways, with_what_is_installed
+from relograph.evaluation.solver_pool import solver_pool
 from relograph.geometry import Camera, Pose
 
 NETWORK = small_network()
@@ -110,3 +111,13 @@ def test_without_poselib_the_rows_that_need_it_are_left_out_with_one_line(monkey
     assert (config.solver, config.peers) == ("regress", ())
     assert len(told) == 1
     assert "left out: Solving for a pose needs the package poselib" in told[0]
+
+
+def test_other_processes_solve_the_same_answers_in_the_same_order(our_map: OurMap):
+    alone = our_answers(PLACE, our_map, NETWORK, SOLVER, num_references=2)
+    with solver_pool(1) as pool:
+        shared = our_answers(PLACE, our_map, NETWORK, SOLVER, num_references=2, pool=pool)
+    assert [answer.confidence for answer in shared] == [answer.confidence for answer in alone]
+    for one, other in zip(shared, alone, strict=True):
+        assert_array_equal(one.T_best.t, other.T_best.t)
+        assert one.focal_px == other.focal_px

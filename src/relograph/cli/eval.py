@@ -125,6 +125,15 @@ def eval_command(
     strangers: Annotated[
         int, typer.Option(min=1, help="Queries of other homes to look for in each.", rich_help_panel=OF_ROOMS)
     ] = 1000,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Processes that solve where time is not measured.",
+            show_default="one a core",
+            rich_help_panel=OF_ROOMS,
+        ),
+    ] = None,
     textures: Annotated[
         Path | None,
         typer.Option(
@@ -162,7 +171,7 @@ def eval_command(
 ) -> None:
     """Localize queries whose poses are known, write the answers, and print their errors beside copying the top-1."""
     from relograph.cli.printing import printable
-    from relograph.environment import compute_device
+    from relograph.environment import compute_device, num_cores
     from relograph.progress import TerminalProgress
 
     def warn(note: str) -> None:
@@ -226,6 +235,7 @@ def eval_command(
             strangers_per_map=strangers,
             textures=textures,
             seed=seed,
+            num_workers=num_cores() if workers is None else workers,
         )
 
         elsewhere = None if scene is None else scene_place(scene, map_file, query_file, focal)

@@ -1,5 +1,6 @@
 """Our own rows of a comparison: one map of features, and a `Localizer` on it for each way to answer."""
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -12,7 +13,9 @@ from torch import Tensor
 
 from relograph.evaluation.place import AnyCamera, Place, PosedPhotos
 from relograph.evaluation.place_answers import MethodAnswers, QueryAnswer
+from relograph.evaluation.solver_pool import PendingAnswer, SolverPool
 from relograph.geometry import Pose
+from relograph.localization.confidence import UNCALIBRATED
 from relograph.localization.localizer import Answer, Localizer, Solver
 from relograph.localization.map_features import MapFeatures, Precision
 from relograph.models.shipped import LoadedMatchGNN
@@ -38,6 +41,8 @@ class OurWay:
         return f"relograph, solver{how}, f {self.focal}"
 
 
+PENDING_PER_WORKER = 4
+"""Comparisons that wait for each process that solves."""
 REGRESSION = OurWay("regress", "none")
 
 
@@ -82,20 +87,44 @@ def our_answers(
     *,
     num_references: int = 7,
     references: Int[Tensor, "Q R"] | None = None,
+    pool: SolverPool | None = None,
     progress: Progress = SILENT,
 ) -> list[Answer]:
-    """The answers to all queries of a place, with references by retrieval or with those that are given."""
+    """The answers to all queries of a place, with references by retrieval or with those that are given.
+
+    With a `pool` other processes solve, and times mean little; regression needs none.
+    """
     told = place if way.focal == "given" else place.with_unknown_focal()
     if way.focal == "searched" and not place.queries.focal_known:
         told = place  # it says itself which cameras have a focal length in common
     features = replace(our_map.features, cameras=told.map.cameras)
     localizer = Localizer(features, network, num_references=num_references, solver=way.solver)
-    answers = []
+    calibration = network.calibration or UNCALIBRATED
+    answers: list[Answer] = []
+    pending: deque[Answer | PendingAnswer] = deque()
+    num_pending = 0 if pool is None or way.solver == "regress" else PENDING_PER_WORKER * pool.num_workers
     with progress.task(way.name, total=len(place.queries)) as advance:
+
+        def take() -> None:
+            first = pending.popleft()
+            answers.append(first if isinstance(first, Answer) else first.result())
+            advance(1)
+
         for query, camera in enumerate(told.queries.cameras):
             rows = None if references is None else [row for row in references[query].tolist() if row >= 0]
-            answers.append(localizer.localize(place.queries.read(query), camera=camera, references=rows or None))
-            advance(1)
+            image = place.queries.read(query)
+            if pool is None or not num_pending:
+                pending.append(localizer.localize(image, camera=camera, references=rows))
+            else:
+                compared = localizer.compare(image, camera=camera, references=rows)
+                if not isinstance(compared, Answer):
+                    pending.append(pool.submit(compared, way.solver, calibration))
+                else:
+                    pending.append(compared)
+            if len(pending) > num_pending:
+                take()
+        while pending:
+            take()
     return answers
 
 

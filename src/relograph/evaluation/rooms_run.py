@@ -40,6 +40,7 @@ from relograph.evaluation.place_run import (
 )
 from relograph.evaluation.plots import save_figure
 from relograph.evaluation.reliability import reliability_figure, reliability_row
+from relograph.evaluation.solver_pool import SolverPool, solver_pool
 from relograph.localization.confidence import UNCALIBRATED
 from relograph.localization.localizer import Answer
 from relograph.models.shipped import Calibration, LoadedMatchGNN, load_match_gnn, save_calibration
@@ -69,6 +70,8 @@ class RoomsOptions:
     """Photographs for walls, by split."""
     rooms: RoomMapConfig = field(default_factory=lambda: RoomMapConfig(unseen_views=20))
     seed: int = 0
+    num_workers: int = 0
+    """Processes that solve where time is not measured."""
 
 
 @dataclass
@@ -121,7 +124,10 @@ def evaluate_rooms(
             "expected the solver's answers to calibrate on too, found regression alone. Install the geometry extra, "
             "and leave --solver regress out."
         )
-    gathered = _gather(homes, network, config, options, ways, elsewhere, both_ways=calibrate, progress=progress)
+    with solver_pool(options.num_workers if ways[-1] != REGRESSION else 0) as pool:
+        gathered = _gather(
+            homes, network, config, options, ways, elsewhere, both_ways=calibrate, pool=pool, progress=progress
+        )
     if calibrate:
         assert weights is not None
         calibration = fit_calibration(_judged(gathered, ways[-1]), _judged(gathered, REGRESSION), network.sha256)
@@ -169,6 +175,7 @@ def _gather(
     elsewhere: Place | None,
     *,
     both_ways: bool,
+    pool: SolverPool | None,
     progress: Progress,
 ) -> _Gathered:
     """Every answer that is asked for, home by home: only one map's features are kept at a time."""
@@ -181,7 +188,7 @@ def _gather(
         if len(strangers.queries):
             for way in stranger_ways:
                 answers = our_answers(
-                    strangers, our_map, network, way, num_references=config.num_references, progress=progress
+                    strangers, our_map, network, way, num_references=config.num_references, pool=pool, progress=progress
                 )
                 gathered.add_strangers(kind, way, answers)
 
@@ -203,7 +210,9 @@ def _gather(
                 for count in options.reference_counts:
                     if count > len(home.place.map):
                         continue
-                    answers = our_answers(some, our_map, network, way, num_references=count, progress=progress)
+                    answers = our_answers(
+                        some, our_map, network, way, num_references=count, pool=pool, progress=progress
+                    )
                     row = our_row(some, way, answers, used_references(answers, count), our_map.seconds)
                     gathered.by_count.setdefault(way.name, {}).setdefault(count, []).append(row)
             advance(1)
