@@ -447,10 +447,6 @@ class EdgeNetwork(nn.Module):
             GeometryBlock(128, 128),
             GeometryBlock(128, channels, 2),
         )
-        # Without norms it is these weights that keep what was seen as large as the code of where it was seen.
-        for module in self.cnn.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
         for part in self.cnn.modules():
             if isinstance(part, nn.Conv2d):
                 # As loud after the last layer as before the first: torch's own start would leave what it sees a
