@@ -15,7 +15,7 @@ from relograph.evaluation.place_run import PlaceConfig
 from relograph.evaluation.rooms_run import RoomsOptions, evaluate_rooms, make_homes, some_queries
 from relograph.geometry import rotation_error_deg
 from relograph.localization import UnknownFocal
-from relograph.models.shipped import save_match_gnn
+from relograph.models.shipped import load_match_gnn, save_match_gnn
 from relograph.rooms.room_maps import RoomMapConfig, room_maps
 from rooms.tiny_rooms import tiny_atlas
 
@@ -45,9 +45,9 @@ def output(weights: Path, homes: list[RoomPlace], tmp_path_factory: pytest.TempP
     report = evaluate_rooms(
         "validation",
         homes,
+        load_match_gnn(weights),
         OPTIONS,
         PlaceConfig(num_references=2),
-        weights=weights,
         output=folder,
         paths={folder: "$OUTPUT"},
         warn=warnings.append,
@@ -106,7 +106,9 @@ def test_no_path_gets_into_what_is_published(output: Path):
 def test_weights_are_not_calibrated_on_regression_alone(weights: Path, homes: list[RoomPlace], tmp_path: Path):
     config = PlaceConfig(num_references=2, solver="regress")
     with pytest.raises(ConfigError, match="expected the solver's answers to calibrate on too"):
-        evaluate_rooms("validation", homes, OPTIONS, config, weights=weights, calibrate=True, output=tmp_path, paths={})
+        evaluate_rooms(
+            "validation", homes, small_network(), OPTIONS, config, calibrate=weights, output=tmp_path, paths={}
+        )
 
 
 def test_untrained_weights_cannot_be_calibrated_and_say_so(weights: Path, homes: list[RoomPlace], tmp_path: Path):
@@ -114,10 +116,10 @@ def test_untrained_weights_cannot_be_calibrated_and_say_so(weights: Path, homes:
         evaluate_rooms(
             "validation",
             homes,
+            load_match_gnn(weights),
             RoomsOptions(num_homes=1, num_stranger_maps=0, reference_counts=()),
             PlaceConfig(num_references=2),
-            weights=weights,
-            calibrate=True,
+            calibrate=weights,
             output=tmp_path,
             paths={},
         )

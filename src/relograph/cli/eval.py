@@ -228,6 +228,7 @@ def eval_command(
         typer.echo(table.markdown())
     else:
         from relograph.evaluation.rooms_run import RoomsOptions, evaluate_rooms, make_homes
+        from relograph.models.shipped import load_match_gnn
 
         options = RoomsOptions(
             num_homes=homes,
@@ -238,15 +239,17 @@ def eval_command(
             num_workers=num_cores() if workers is None else workers,
         )
 
+        network = load_match_gnn(weights)
+        network.model.to(kind)
         elsewhere = None if scene is None else scene_place(scene, map_file, query_file, focal)
         report = evaluate_rooms(
             rooms.value,
             make_homes(rooms.value, options, device=kind, progress=TerminalProgress()),
+            network,
             options,
             config,
             elsewhere=None if elsewhere is None else elsewhere.every_nth_query(every, first),
-            weights=weights,
-            calibrate=calibrate is not None,
+            calibrate=calibrate,
             device=kind,
             output=output,
             paths={

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from relograph.errors import ConfigError
 from relograph.evaluation.calibrating import JudgedAnswers, fit_calibration, rejudged, reliability_of
@@ -43,7 +42,7 @@ from relograph.evaluation.reliability import reliability_figure, reliability_row
 from relograph.evaluation.solver_pool import SolverPool, solver_pool
 from relograph.localization.confidence import UNCALIBRATED
 from relograph.localization.localizer import Answer
-from relograph.models.shipped import Calibration, LoadedMatchGNN, load_match_gnn, save_calibration
+from relograph.models.shipped import Calibration, LoadedMatchGNN, save_calibration
 from relograph.progress import SILENT, Progress
 from relograph.results import provenance, write_result
 from relograph.rooms.room_maps import Part, RoomMapConfig
@@ -98,12 +97,12 @@ def make_homes(
 def evaluate_rooms(
     part: Part,
     homes: Sequence[RoomPlace],
+    network: LoadedMatchGNN,
     options: RoomsOptions,
     config: PlaceConfig,
     *,
     elsewhere: Place | None = None,
-    weights: Path | None = None,
-    calibrate: bool = False,
+    calibrate: Path | None = None,
     device: str = "cpu",
     output: Path,
     paths: Mapping[Path | None, str],
@@ -113,25 +112,31 @@ def evaluate_rooms(
     """Localize the queries of homes in their maps and in others; tables in Markdown, the rest in `output`.
 
     The last home lends its queries only. `elsewhere` is another place, whose queries are looked for in the homes' maps,
-    and theirs in its map. `calibrate` fits the confidence of the weights to the answers, before anything is counted.
+    and theirs in its map. `calibrate` is the folder of the network's weights: their confidence is fitted to the
+    answers and saved there, before anything is counted.
     """
-    network = load_match_gnn(weights)
-    network.model.to(torch.device(device))
     config = with_what_is_installed(config, homes[0].place, warn)
     ways = [REGRESSION] if config.solver == "regress" else [REGRESSION, *_solver_ways(config)]
-    if calibrate and len(ways) < 2:
+    if calibrate is not None and len(ways) < 2:
         raise ConfigError(
             "expected the solver's answers to calibrate on too, found regression alone. Install the geometry extra, "
             "and leave --solver regress out."
         )
     with solver_pool(options.num_workers if ways[-1] != REGRESSION else 0) as pool:
         gathered = _gather(
-            homes, network, config, options, ways, elsewhere, both_ways=calibrate, pool=pool, progress=progress
+            homes,
+            network,
+            config,
+            options,
+            ways,
+            elsewhere,
+            both_ways=calibrate is not None,
+            pool=pool,
+            progress=progress,
         )
-    if calibrate:
-        assert weights is not None
+    if calibrate is not None:
         calibration = fit_calibration(_judged(gathered, ways[-1]), _judged(gathered, REGRESSION), network.sha256)
-        save_calibration(weights, calibration)
+        save_calibration(calibrate, calibration)
         network, gathered = replace(network, calibration=calibration), _judged_by(gathered, calibration)
     details: dict[str, object] = {
         "data": f"{part} rooms",
