@@ -337,3 +337,17 @@ def test_the_features_of_a_cell_look_at_its_anchor(network: MatchGNN) -> None:
     (gradient,) = torch.autograd.grad(centre[0, :, 3, 3].sum(), image)
     rows = gradient.abs().sum(dim=(0, 2, 3)).nonzero().squeeze(1)
     assert (rows.min() + rows.max()) / 2 == 3 * COARSE_STRIDE + COARSE_STRIDE // 2
+
+
+@torch.no_grad()
+def test_places_keep_their_pixels_where_the_network_is_rounded() -> None:
+    """In bfloat16, 250.5 and 251.5 are the same number."""
+    torch.manual_seed(0)
+    fine, ref_fine = torch.randn(1, 2 * 40, 8), torch.randn(1, 8, 8, 160)
+    log_coarse = torch.randn(1, 80, 80).log_softmax(dim=-1)
+    exact = cell_places(log_coarse, fine, ref_fine)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = cell_places(log_coarse, fine, ref_fine)
+    assert rounded[3].dtype == torch.float32
+    assert exact[3][..., 0].max() > 256
+    assert_allclose(rounded[3], exact[3], atol=1e-3)

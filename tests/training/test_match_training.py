@@ -1,5 +1,6 @@
 """A round of training MatchGNN: harder and harder rooms, weights to ship, and the next round from them."""
 
+import math
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -60,6 +61,14 @@ def test_neighbours_get_harder_in_a_first_round(few_textures: TextureAtlas) -> N
     assert_allclose(source.least_overlap(1), 0.7 - 0.75 * 0.6)
     assert_allclose([source.least_overlap(step) for step in (2, 4)], [0.1, 0.1])
     assert replace(source, round_idx=1).least_overlap(0) == 0.1
+
+
+def test_a_round_in_bfloat16_has_numbers_for_losses(tmp_path: Path) -> None:
+    config = replace(MATCHGNN_TINY, optim=replace(MATCHGNN_TINY.optim, precision="bfloat16", epochs=1))
+    train_match_gnn(config, tmp_path, fabric=make_fabric("cpu", "bfloat16"))
+    (row,) = read_log(tmp_path / "log.csv")
+    assert all(math.isfinite(row[lesson]) for lesson in LESSONS)
+    assert load_checkpoint(tmp_path / "last").tensors["model.encoder.stem.0.weight"].dtype == torch.float32
 
 
 def test_no_round_shows_the_rooms_of_another(few_textures: TextureAtlas) -> None:

@@ -17,6 +17,7 @@ from relograph.training.matching import (
     LESSONS,
     MatchLossConfig,
     MatchObjective,
+    Shown,
     angle_between,
     coarse_loss,
     fine_cells,
@@ -162,7 +163,7 @@ def test_every_weight_learns_something(batch: StreamBatch) -> None:
     objective = MatchObjective(MatchGNN(TINY))
     torch.nn.init.normal_(objective.model.head[3].weight, std=0.1)  # at zero, nothing before it has a gradient
     shown = torch.ones(2, 2, dtype=torch.bool)
-    loss = objective(batch, shown, shown, tell_lenses=True)
+    loss = objective(Shown(batch, shown, shown, tell_lenses=True))
     loss.backward()
     without = [name for name, weight in objective.named_parameters() if weight.grad is None or not weight.grad.any()]
     # Keys of a norm that only self-attention uses, or only cross-attention, are the exception.
@@ -187,7 +188,7 @@ def test_lessons_on_one_batch_are_learned(batch: StreamBatch) -> None:
     shown = torch.ones(2, 2, dtype=torch.bool)
     first, last = None, None
     for _ in range(40):
-        loss = objective(batch, shown, tell_lenses=True)
+        loss = objective(Shown(batch, shown, tell_lenses=True))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -229,7 +230,7 @@ def test_poses_are_learned_without_photographs(batch: StreamBatch) -> None:
 def test_a_drill_that_is_not_asked_for_costs_nothing(batch: StreamBatch) -> None:
     torch.manual_seed(0)
     objective = MatchObjective(MatchGNN(TINY))
-    objective(batch, torch.ones(2, 2, dtype=torch.bool), tell_lenses=True)
+    objective(Shown(batch, torch.ones(2, 2, dtype=torch.bool), tell_lenses=True))
     assert objective.watched()["drill"] == 0
 
 
@@ -269,7 +270,7 @@ def test_no_gradient_connects_what_is_learned_apart(batch: StreamBatch) -> None:
     ):
         objective.config = MatchLossConfig(**{lesson: float(lesson in lessons) for lesson in LESSONS})
         objective.zero_grad(set_to_none=True)
-        objective(batch, shown, shown, tell_lenses=True).backward()
+        objective(Shown(batch, shown, shown, tell_lenses=True)).backward()
         assert not any(weight.grad is not None and weight.grad.any() for weight in others)
 
 

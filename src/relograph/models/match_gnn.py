@@ -291,7 +291,7 @@ def cell_places(
     log_best, best = log_coarse.max(dim=2)
     mutual = log_best >= log_coarse.amax(dim=1).gather(1, best)
     offset, log_chance = fine_offset(fine, ref_fine, best)
-    spread = log_chance.exp() @ _steps_px(log_chance).square() - offset.square()
+    spread = _mean_of(_steps_px(log_chance).square(), log_chance) - offset.square()
     height, width = (FINE_STRIDE * size for size in ref_fine.shape[2:])
     anchors = cell_anchors(height, width, COARSE_STRIDE, best.device).to(offset.dtype)
     return log_best, best, mutual, anchors[best] + offset, spread.mean(dim=-1).clamp_min(0).sqrt()
@@ -322,7 +322,13 @@ def fine_offset(
     window, inside = _at_cells(ref_fine, ref_cell, _window_steps(ref_cell.device))  # [M, S, K, C]
     score = precise((window * fine[:, :, None]).sum(dim=-1)) / fine.shape[-1] ** 0.5
     log_chance = score.masked_fill(~inside, -1e4).log_softmax(dim=-1)  # [M, S, K]
-    return log_chance.exp() @ _steps_px(log_chance), log_chance
+    return _mean_of(_steps_px(log_chance), log_chance), log_chance
+
+
+def _mean_of(values: Float[Tensor, "K 2"], log_chance: Float[Tensor, "M S K"]) -> Float[Tensor, "M S 2"]:
+    """What is expected of values by their chances."""
+    with torch.autocast(log_chance.device.type, enabled=False):  # pixels are not to be rounded to whole ones
+        return log_chance.exp() @ values
 
 
 def _window_steps(device: torch.device) -> Int[Tensor, "K 2"]:

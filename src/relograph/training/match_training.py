@@ -28,7 +28,7 @@ from relograph.rooms.world import sent
 from relograph.training.config import OptimConfig
 from relograph.training.loop import TrainingState, Validated, run_loop
 from relograph.training.match_validation import FIGURES, match_figures
-from relograph.training.matching import MatchLossConfig, MatchObjective
+from relograph.training.matching import MatchLossConfig, MatchObjective, Shown
 from relograph.training.sources import generator_for
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def match_loss(
         num_graphs = len(batch.unseen.rooms.center)
         drilled = references_shown(num_graphs, num_references, seed=config.seed, step=step, use=DRILL_SHOWN)
         drilled = sent(drilled, device)
-    return differentiated(batch, shown, drilled, tell_lenses=bool(told))
+    return differentiated(Shown(batch, shown, drilled, tell_lenses=bool(told)))
 
 
 def earlier_round(init: Path, config: MatchTrainConfig) -> LoadedMatchGNN:
@@ -332,8 +332,7 @@ def _validation(
             stream = RoomStream(validation_stream(config.stream), device=fabric.device, atlas=atlas)
             batches.extend(batch for batch, _ in zip(stream, range(config.validation_batches), strict=False))
         objective.eval()
-        with fabric.autocast():
-            return match_figures(objective, batches)
+        return match_figures(objective, batches, fabric.autocast)
 
     return validate
 

@@ -1,6 +1,7 @@
 """How good MatchGNN is in rooms that it was not trained on: poses without intrinsics, and matches."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -19,11 +20,19 @@ FIGURES = ("median_m", "median_deg", "right_matches", "confident_px")
 
 
 @torch.no_grad()
-def match_figures(objective: MatchObjective, batches: Sequence[StreamBatch]) -> Validated:
-    """The figures of all batches together; what is minimised is metres plus degrees / 30."""
+def match_figures(
+    objective: MatchObjective,
+    batches: Sequence[StreamBatch],
+    autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> Validated:
+    """The figures of all batches together; what is minimised is metres plus degrees / 30.
+
+    Within `autocast` answers are given, but not scored: bfloat16 knows no tenth of a degree.
+    """
     metres, degrees, off_px, confident_px = [], [], [], []
     for batch in batches:
-        answers = objective.answer(batch)
+        with autocast():
+            answers = objective.answer(batch)
         error = pose_error(answers.T_world_query, batch.T_world_cam[:, 0])
         metres.append(error.translation_error_m[batch.is_here])
         degrees.append(error.rotation_error_deg[batch.is_here])

@@ -58,6 +58,27 @@ class MatchLossConfig:
     """Share of the steps in which the network is told the lenses."""
 
 
+class Shown:
+    """What a step shows and tells of a batch.
+
+    No dataclass: Lightning would look for tensors in it to convert, and refuse, as it cannot change a frozen one.
+    """
+
+    def __init__(
+        self,
+        batch: StreamBatch,
+        ref_mask: Bool[Tensor, "B R"],
+        drill_mask: Bool[Tensor, "D R"] | None = None,
+        *,
+        tell_lenses: bool,
+    ) -> None:
+        """References that the masks leave out are not shown. Lenses are told of the photographs, or of the others.
+
+        `drill_mask` is that of the graphs without photographs; without it they are left out.
+        """
+        self.batch, self.ref_mask, self.drill_mask, self.tell_lenses = batch, ref_mask, drill_mask, tell_lenses
+
+
 class MatchObjective(Objective):
     """MatchGNN together with its losses."""
 
@@ -88,19 +109,9 @@ class MatchObjective(Objective):
         answers: MatchAnswers = self.model(query, references, batch.T_world_cam[:, 1:], everything)
         return answers
 
-    def forward(
-        self,
-        batch: StreamBatch,
-        ref_mask: Bool[Tensor, "B R"],
-        drill_mask: Bool[Tensor, "D R"] | None = None,
-        *,
-        tell_lenses: bool,
-    ) -> Float[Tensor, ""]:
-        """The weighted sum of all lessons' losses. References that the masks leave out are not shown.
-
-        `drill_mask` is that of the graphs without photographs, where the batch has some; of them, lenses are told where
-        they are not told of the others.
-        """
+    def forward(self, shown: Shown) -> Float[Tensor, ""]:
+        """The weighted sum of all lessons' losses."""
+        batch, ref_mask, tell_lenses = shown.batch, shown.ref_mask, shown.tell_lenses
         num_graphs, num_nodes = batch.overlap.shape
         features = self.encode(batch)
         query, references = split_nodes(features, num_nodes)
@@ -140,8 +151,8 @@ class MatchObjective(Objective):
             ),
             "drill": overlap.new_zeros(()),
         }
-        if batch.unseen is not None and drill_mask is not None:
-            losses["drill"] = self.drill(batch.unseen, drill_mask, tell_lenses=not tell_lenses)
+        if batch.unseen is not None and shown.drill_mask is not None:
+            losses["drill"] = self.drill(batch.unseen, shown.drill_mask, tell_lenses=not tell_lenses)
         self._latest = {name: loss.detach() for name, loss in losses.items()}
         return torch.stack([getattr(self.config, name) * loss for name, loss in losses.items()]).sum()
 
