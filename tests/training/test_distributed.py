@@ -64,7 +64,7 @@ def test_the_log_of_two_processes_is_that_of_the_first(together: Path) -> None:
 
 def test_processes_agree_on_the_validation_though_their_running_statistics_differ(together: Path) -> None:
     one, other = (process["watched"] for process in seen(together))
-    assert one == other
+    assert {**one, "seconds": 0} == {**other, "seconds": 0}  # each has a clock of its own
     assert one["step"] == 9
 
 
