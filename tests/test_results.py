@@ -121,11 +121,15 @@ def test_outside_a_checkout_the_commit_is_what_the_environment_says(tmp_path: Pa
         REPOSITORY / "src" / "relograph", tmp_path / "relograph", ignore=shutil.ignore_patterns("__pycache__")
     )
     program = "from relograph.results import provenance; print(provenance(command='', seed=0)['git_commit'])"
-    environment = os.environ | {"PYTHONPATH": str(tmp_path), "RELOGRAPH_COMMIT": "0123abcd"}
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "0123abcd"
+
+    def run(commit: str) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {"PYTHONPATH": str(tmp_path), "RELOGRAPH_COMMIT": commit}
+        return subprocess.run(
+            [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+
+    assert run("0123abcd" * 5).stdout.strip() == "0123abcd" * 5
+    assert "expected the 40 digits of a commit, found '0123abcd'" in run("0123abcd").stderr
 
 
 def test_the_hash_of_the_source_changes_with_any_file(tmp_path: Path):

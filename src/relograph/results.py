@@ -7,6 +7,7 @@ quotes the file.
 import hashlib
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import relograph
 from relograph.environment import compute_device, installed_version, num_cores
+from relograph.errors import ConfigError
 
 
 def command_line() -> str:
@@ -95,7 +97,13 @@ def _git_state(package: Path) -> tuple[str | None, bool | None]:
         return done.stdout if done.returncode == 0 else None
 
     if git("ls-files", "--error-unmatch", "--", Path(__file__).name) is None:
-        return os.environ.get("RELOGRAPH_COMMIT"), None
+        told = os.environ.get("RELOGRAPH_COMMIT")
+        if told is not None and not re.fullmatch("[0-9a-f]{40}", told):
+            raise ConfigError(
+                f"RELOGRAPH_COMMIT: expected the 40 digits of a commit, found {told!r}. Give what `git rev-parse HEAD` "
+                "prints."
+            )
+        return told, None
     commit, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", ".")
     return (commit.strip() if commit else None), (bool(changes) if changes is not None else None)
 

@@ -73,8 +73,8 @@ def test_pictures_are_drawn_whether_photos_were_localized_or_not(scene: Scene, t
     for number, answers in enumerate(([at(0.41, 4), None], [None, None], [at(0.41, 4), at(0.52, 5)])):
         scored = [answered(frame, T, at(0, 0)) for frame, T in zip((first, second), answers, strict=True)]
         picture, page = tmp_path / f"{number}.answers.png", tmp_path / f"{number}.html"
-        draw_answers_from_above("room", scene.train, scored, picture)
-        write_answers_page("room", scene.train, scored, page)
+        draw_answers_from_above("room", list(scene.train), scored, picture)
+        write_answers_page("room", list(scene.train), scored, page)
         with Image.open(picture) as opened:
             assert opened.size == (1320, 704)
         assert ("not localized. Nothing matches." in page.read_text()) == (None in answers)
