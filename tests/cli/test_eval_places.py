@@ -68,6 +68,7 @@ def test_peers_are_compared_without_weights_on_the_nearest_by_pose(scene: Path, 
         (("--scene", "cube", "--output", "out", "--peers", "surf"), "--peers: expected names among sift"),
         (("--scene", "cube", "--output", "out"), "expected a scene, found nothing there"),
         (("--rooms", "test", "--output", "out", "--calibrate", "w"), "--calibrate is done on validation rooms"),
+        (("--rooms", "validation", "--scene", "s", "--output", "out", "--calibrate", "w"), "Leave --scene out."),
         (
             ("--rooms", "validation", "--output", "out", "--calibrate", "w", "--weights", "v"),
             "expected one set of weights",

@@ -15,6 +15,7 @@ from relograph.models.checkpoint import load_checkpoint
 from relograph.models.match_gnn import COARSE_STRIDE, MatchAnswers, MatchGNN
 from relograph.models.shipped import load_match_gnn
 from relograph.rooms import RoomStream, StreamBatch, textures
+from relograph.rooms.room_maps import FIRST_SEED
 from relograph.rooms.textures import TextureAtlas
 from relograph.training.loop import make_fabric, read_log
 from relograph.training.match_training import (
@@ -24,6 +25,7 @@ from relograph.training.match_training import (
     home_workers,
     references_shown,
     train_match_gnn,
+    training_seed,
     validation_stream,
 )
 from relograph.training.match_validation import FIGURES, match_figures
@@ -43,6 +45,11 @@ def first_round(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("rounds") / "first"
     assert train_match_gnn(MATCHGNN_TINY, folder, fabric=make_fabric()).step == 4
     return folder
+
+
+@pytest.mark.parametrize("number", [0, 1, 1_000_003, 10**15])
+def test_a_training_has_seeds_of_its_own(number: int) -> None:
+    assert 10**8 <= training_seed(number) < FIRST_SEED["validation"]  # a user's SevenRooms have smaller ones
 
 
 def test_some_graphs_show_few_references() -> None:

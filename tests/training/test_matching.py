@@ -181,6 +181,19 @@ def test_the_pose_does_not_bend_the_matches(batch: StreamBatch) -> None:
     assert any(weight.grad is not None for weight in objective.model.edge.parameters())
 
 
+def test_references_that_the_pose_is_not_shown_teach_matching_all_the_same(batch: StreamBatch) -> None:
+    torch.manual_seed(0)
+    objective = MatchObjective(MatchGNN(TINY)).eval()
+    costs = []
+    for ref_mask in (torch.tensor([[True, True], [True, True]]), torch.tensor([[True, False], [True, False]])):
+        objective(Shown(batch, ref_mask, tell_lenses=False))
+        costs.append(objective.watched())
+    everything, one = costs
+    assert everything["coarse"] == one["coarse"]
+    assert everything["seen"] == one["seen"]
+    assert everything["edge"] != one["edge"]
+
+
 def test_lessons_on_one_batch_are_learned(batch: StreamBatch) -> None:
     torch.manual_seed(0)
     objective = MatchObjective(MatchGNN(TINY))

@@ -191,6 +191,8 @@ def eval_command(
     if calibrate is not None:
         if rooms is not RoomsPart.VALIDATION:
             raise ConfigError("--calibrate is done on validation rooms and on nothing else. Give --rooms validation.")
+        if scene is not None:
+            raise ConfigError("--calibrate is done on validation rooms and on nothing else. Leave --scene out.")
         if weights not in (None, calibrate):
             raise ConfigError(f"expected one set of weights, found --calibrate {calibrate} and --weights {weights}.")
         weights = calibrate

@@ -123,24 +123,24 @@ class MatchObjective(Objective):
         with torch.no_grad():
             truth = true_matches(batch.depth_m, batch.T_world_cam, lenses, COARSE_STRIDE)
         seen = truth.visible & batch.is_here[:, None, None]
-        visible = seen & ref_mask[..., None]
         overlap = seen.float().mean(dim=-1)  # [B, R]
         cell, offset = true_cells(truth, batch.depth_m.shape[2:])
         many_query_fine = query.fine.repeat_interleave(num_nodes - 1, dim=0)
-        some = some_of(visible.flatten(0, 1), FINE_CELLS)
+        some = some_of(seen.flatten(0, 1), FINE_CELLS)
         expected, log_chance = fine_expectation(
             many_query_fine, references.fine, some, cell.flatten(0, 1).gather(1, some)
         )
         descriptors = self.model.descriptor(features.context).unflatten(0, (num_graphs, num_nodes))
         losses = {
-            "coarse": coarse_loss(answers.matches, cell, visible),
-            "seen": seen_loss(answers.matches, seen, ref_mask),
+            # References that are not shown are hidden from the pose alone: their matches are there, and teach.
+            "coarse": coarse_loss(answers.matches, cell, seen),
+            "seen": seen_loss(answers.matches, seen),
             # Windows lie around the true cells, so the fine features need not wait for the coarse ones.
             "fine": fine_loss(
                 expected,
                 log_chance,
                 offset.flatten(0, 1).gather(1, some[..., None].expand(-1, -1, 2)),
-                visible.flatten(0, 1).gather(1, some),
+                seen.flatten(0, 1).gather(1, some),
             ),
             **pose_lessons(answers, T_world_ref, T_world_query, overlap, ref_mask, batch.is_here),
             "retrieval": covisibility_loss(
@@ -234,10 +234,9 @@ def coarse_loss(matches: Matches, cell: Tensor, visible: Bool[Tensor, "B R P"]) 
     return masked_mean(-0.5 * log_right, visible)
 
 
-def seen_loss(matches: Matches, visible: Bool[Tensor, "B R P"], ref_mask: Bool[Tensor, "B R"]) -> Float[Tensor, ""]:
+def seen_loss(matches: Matches, visible: Bool[Tensor, "B R P"]) -> Float[Tensor, ""]:
     """Cross entropy of whether a cell is seen."""
-    wrong = F.binary_cross_entropy_with_logits(matches.seen, visible.float(), reduction="none")
-    return masked_mean(wrong.mean(dim=-1), ref_mask)
+    return F.binary_cross_entropy_with_logits(matches.seen, visible.float())
 
 
 def fine_loss(
