@@ -22,6 +22,7 @@ from relograph.models.match_gnn import (
     cell_places,
     fine_expectation,
     fuse,
+    gently_within,
     residual_rotation,
 )
 
@@ -246,6 +247,14 @@ def test_the_fine_place_agrees_with_a_slow_loop() -> None:
         chance = torch.tensor(scores, dtype=torch.float64).softmax(dim=0)
         assert_allclose(log_chance[0, i].exp(), chance, atol=1e-12)
         assert_allclose(expected[0, i], chance @ torch.tensor(steps, dtype=torch.float64), atol=1e-12)
+
+
+def test_gentle_bounds_hold_and_let_gradients_through() -> None:
+    x = torch.tensor([-100.0, -9.0, -3.0, -1.0, 4.0, 100.0], dtype=torch.float64, requires_grad=True)
+    bounded = gently_within(x, -7.0, 3.0)
+    assert_allclose(bounded.detach(), [-7.0, -6.873, -2.982, -1.016, 2.687, 3.0], atol=0.003)
+    (slope,) = torch.autograd.grad(bounded.sum(), x)
+    assert (slope[1:5] > 0.1).all()
 
 
 def test_a_residual_of_zero_is_the_identity_and_any_other_a_rotation() -> None:

@@ -617,7 +617,7 @@ class MatchGNN(nn.Module):
             x = message_round(x, relative, ref_mask)
         out = precise(self.head(x))
         T_turned_query = Pose(residual_rotation(out[..., :6]), out[..., 6:9])
-        log_sigma = out[..., 9:11].clamp(-7.0, 3.0)
+        log_sigma = gently_within(out[..., 9:11], -7.0, 3.0)
         T_world_query = fuse(T_world_turned @ T_turned_query, log_sigma, ref_mask)
         return MatchAnswers(T_ref_turned @ T_turned_query, log_sigma, out[..., 11], T_world_query, matches)
 
@@ -632,6 +632,11 @@ def _from_middle(xy: Float[Tensor, "*B 2"], image_hw: tuple[int, int]) -> Float[
     height, width = image_hw
     # Numbers, not a tensor made here: to copy one to a GPU would wait for all that it has to do.
     return torch.stack([xy[..., 0] - width / 2, xy[..., 1] - height / 2], dim=-1) / max(height, width)
+
+
+def gently_within(x: Float[Tensor, "*B"], low: float, high: float) -> Float[Tensor, "*B"]:
+    """Numbers within two bounds. Unlike a clamp, it has a gradient beyond them: who is too sure can be told so."""
+    return high - F.softplus(high - low - F.softplus(x - low))
 
 
 def residual_rotation(residual: Float[Tensor, "*B 6"]) -> Float[Tensor, "*B 3 3"]:

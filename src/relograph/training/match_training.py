@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -316,21 +317,22 @@ def train_match_gnn(
 def _validation(
     config: MatchTrainConfig, fabric: "Fabric", photographs: Path | None, progress: Progress
 ) -> Callable[[nn.Module], Validated]:
-    """Figures of rooms of the validation part, none of whose textures is trained on."""
-    batches: list[StreamBatch] = []
+    """Figures of rooms of the validation part, none of whose textures is trained on.
+
+    They are photographed before the first step: what is wrong with them is to be known before hours of training.
+    """
+    atlas = make_atlas(
+        FIRST_SEED["validation"],
+        photographs=photographs,
+        split="validation" if photographs is not None else None,
+        device=fabric.device,
+        progress=progress,
+    )
+    stream = RoomStream(validation_stream(config.stream), device=fabric.device, atlas=atlas)
+    batches = list(islice(stream, config.validation_batches))
 
     def validate(objective: nn.Module) -> Validated:
         assert isinstance(objective, MatchObjective)
-        if not batches:
-            atlas = make_atlas(
-                FIRST_SEED["validation"],
-                photographs=photographs,
-                split="validation" if photographs is not None else None,
-                device=fabric.device,
-                progress=progress,
-            )
-            stream = RoomStream(validation_stream(config.stream), device=fabric.device, atlas=atlas)
-            batches.extend(batch for batch, _ in zip(stream, range(config.validation_batches), strict=False))
         objective.eval()
         return match_figures(objective, batches, fabric.autocast)
 
