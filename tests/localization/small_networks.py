@@ -5,21 +5,11 @@ import torch
 
 from relograph.geometry import Camera, Pose
 from relograph.localization.photos import PhotoInMemory
-from relograph.models.match_gnn import MatchConfig, MatchGNN
+from relograph.models.match_gnn import MatchGNN
 from relograph.models.shipped import LoadedMatchGNN
+from relograph.training.presets import MATCHGNN_TINY
 
-SMALL = MatchConfig(
-    channels=16,
-    context_channels=16,
-    fine_channels=8,
-    self_layers=1,
-    cross_layers=1,
-    edge_channels=16,
-    rounds=1,
-    heads=2,
-    num_clusters=2,
-    descriptor_dim=8,
-)
+SMALL = MATCHGNN_TINY.model
 CAMERA = Camera.from_focal(160, 120, 130.0)
 
 

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 from relograph.errors import CheckpointError
 from relograph.models import shipped
 from relograph.models.checkpoint import save_checkpoint
-from relograph.models.match_gnn import MatchConfig, MatchGNN
+from relograph.models.match_gnn import MatchGNN
 from relograph.models.shipped import (
     CALIBRATION_FILE,
     SHIPPED_WEIGHTS,
@@ -21,19 +21,9 @@ from relograph.models.shipped import (
     save_calibration,
     save_match_gnn,
 )
+from relograph.training.presets import MATCHGNN_TINY
 
-SMALL = MatchConfig(
-    channels=16,
-    context_channels=16,
-    fine_channels=8,
-    self_layers=1,
-    cross_layers=1,
-    edge_channels=16,
-    rounds=1,
-    heads=2,
-    num_clusters=2,
-    descriptor_dim=8,
-)
+SMALL = MATCHGNN_TINY.model
 
 
 @pytest.fixture

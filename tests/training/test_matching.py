@@ -9,7 +9,7 @@ from torch import Tensor
 
 from relograph.geometry import Pose, rotation_error_deg
 from relograph.graphs.correspondence import TrueMatches
-from relograph.models.match_gnn import FINE_RADIUS, MatchAnswers, MatchConfig, Matches, MatchGNN
+from relograph.models.match_gnn import FINE_RADIUS, MatchAnswers, Matches, MatchGNN
 from relograph.rooms import RoomStream, StreamBatch, StreamConfig, textures
 from relograph.rooms.photograph import Effects
 from relograph.rooms.textures import TextureAtlas
@@ -28,19 +28,9 @@ from relograph.training.matching import (
     true_cells,
 )
 from relograph.training.objective import clip_gradients
+from relograph.training.presets import MATCHGNN_TINY
 
-TINY = MatchConfig(
-    channels=16,
-    context_channels=16,
-    fine_channels=8,
-    self_layers=1,
-    cross_layers=1,
-    edge_channels=16,
-    rounds=1,
-    heads=2,
-    num_clusters=2,
-    descriptor_dim=8,
-)
+TINY = MATCHGNN_TINY.model
 STREAM = StreamConfig(
     image_height=48,
     image_width=64,

@@ -8,10 +8,11 @@ from PIL import Image
 
 from relograph.geometry import Pose
 from relograph.localization.localizer import Answer
-from relograph.models.match_gnn import MatchConfig, MatchGNN
+from relograph.models.match_gnn import MatchGNN
 from relograph.models.shipped import load_match_gnn, save_match_gnn
 from relograph.scenes import Scene
 from relograph.scenes.frame import FileSource, Frame
+from relograph.training.presets import MATCHGNN_TINY
 from relograph.viewer.answers import (
     ScoredAnswer,
     demonstrate,
@@ -20,18 +21,7 @@ from relograph.viewer.answers import (
     write_answers_page,
 )
 
-SMALL = MatchConfig(
-    channels=16,
-    context_channels=16,
-    fine_channels=8,
-    self_layers=1,
-    cross_layers=1,
-    edge_channels=16,
-    rounds=1,
-    heads=2,
-    num_clusters=4,
-    descriptor_dim=8,
-)
+SMALL = MATCHGNN_TINY.model
 
 
 def at(x: float, degrees: float = 0.0) -> Pose:

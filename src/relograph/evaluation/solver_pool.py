@@ -30,6 +30,7 @@ class SolverPool:
         on_cpu = {name: value.cpu() if isinstance(value, Tensor) else value for name, value in on_cpu.items()}
         compared = replace(compared, matches=type(compared.matches)(**on_cpu))
         # As bytes: tensors that go by themselves take a piece of shared memory each, of which there are not so many.
+        # They go through this pool's own pipe, as all that it hands over does, and never come from a file or a user.
         return PendingAnswer(self.processes.submit(_answer, pickle.dumps((compared, solver, calibration))))
 
 
