@@ -1,6 +1,8 @@
 """From files of results to docs/results.md and the README."""
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from relograph.evaluation.experiment_report import (
     latex_page,
     margins_over_copying,
     read_results,
+    results_page,
     write_report,
 )
 
@@ -201,3 +204,13 @@ def test_a_document_without_markers_stays_as_it_is():
 def test_without_a_readme_the_folder_is_said_to_be_wrong(tmp_path: Path):
     with pytest.raises(DatasetError, match="expected the README beside"):
         write_report(tmp_path / "results", tmp_path / "docs")
+
+
+def test_figures_in_committed_remarks_are_those_of_the_tables():
+    """Remarks are written by hand; a figure that no table has was typed wrongly, or is of an earlier sweep."""
+    folder = Path(__file__).parents[2] / "results" / "experiments"
+    files = read_results(folder)
+    tables = results_page([replace(file, remarks="") for file in files])
+    for file in files:
+        for figure in re.findall(r"\d+\.\d+(?: m\b|°)", file.remarks):
+            assert figure in tables, f"{file.name}: {figure}"
