@@ -123,7 +123,7 @@ def test_untrained_weights_cannot_be_calibrated_and_say_so(weights: Path, homes:
             output=tmp_path,
             paths={},
         )
-    assert not (weights / "calibration.json").exists()
+    assert load_match_gnn(weights).calibration is None
 
 
 def test_a_home_is_a_place_whose_map_has_one_camera_and_whose_queries_have_their_own():

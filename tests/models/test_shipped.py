@@ -1,7 +1,6 @@
 """Weights of MatchGNN come back as they were saved, to half precision, or not at all and with one clear line."""
 
-import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +9,9 @@ from numpy.testing import assert_allclose
 
 from relograph.errors import CheckpointError
 from relograph.models import shipped
-from relograph.models.checkpoint import save_checkpoint
+from relograph.models.checkpoint import load_checkpoint, save_checkpoint
 from relograph.models.match_gnn import MatchGNN
 from relograph.models.shipped import (
-    CALIBRATION_FILE,
     SHIPPED_WEIGHTS,
     Calibration,
     Odds,
@@ -106,28 +104,40 @@ def test_a_calibration_comes_with_the_weights_that_it_belongs_to(folder: Path):
     assert load_match_gnn(folder).calibration == calibration
 
 
+def with_metadata(folder: Path, **values: object) -> None:
+    """The same weights with other metadata."""
+    checkpoint = load_checkpoint(folder)
+    save_checkpoint(folder, checkpoint.tensors, {**checkpoint.metadata, **values})
+
+
 def test_a_calibration_of_other_weights_is_refused(folder: Path):
-    calibration = calibration_of(folder)
+    calibration = replace(calibration_of(folder), network_sha256="0" * 64)
     with pytest.raises(CheckpointError, match="found one of others"):
-        save_calibration(folder, replace(calibration, network_sha256="0" * 64))
-    save_calibration(folder, calibration)
-    path = folder / CALIBRATION_FILE
-    path.write_text(json.dumps({**json.loads(path.read_text()), "network_sha256": "0" * 64}))
+        save_calibration(folder, calibration)
+    with_metadata(folder, calibration=asdict(calibration))
     with pytest.raises(CheckpointError, match="found one of others"):
         load_match_gnn(folder)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"solved": 3}', "not json", '{"solved": {"weight_by_sign": 3}}'])
-def test_a_damaged_calibration_is_one_clear_line(folder: Path, text: str):
-    (folder / CALIBRATION_FILE).write_text(text)
-    with pytest.raises(CheckpointError, match="expected a calibration of MatchGNN"):
+@pytest.mark.parametrize("values", [3, [], {}, {"solved": 3}, {"solved": {"weight_by_sign": 3}}, "text"])
+def test_what_is_no_calibration_is_one_clear_line(folder: Path, values: object):
+    with_metadata(folder, calibration=values)
+    with pytest.raises(CheckpointError, match="expected a calibration of these weights, found something else"):
         load_match_gnn(folder)
+
+
+def test_a_calibration_changes_neither_the_weights_nor_what_was_saved_with_them(folder: Path):
+    before = load_match_gnn(folder)
+    shards = {path.name: path.read_bytes() for path in folder.glob("*.safetensors")}
+    save_calibration(folder, calibration_of(folder))
+    after = load_match_gnn(folder)
+    assert after.sha256 == before.sha256
+    assert {path.name: path.read_bytes() for path in folder.glob("*.safetensors")} == shards
+    assert {name: value for name, value in after.metadata.items() if name != "calibration"} == before.metadata
 
 
 def test_saving_other_weights_removes_the_calibration_of_the_old_ones(folder: Path, network: MatchGNN):
     save_calibration(folder, calibration_of(folder))
-    save_match_gnn(folder, network, {})
-    assert load_match_gnn(folder).calibration is not None  # the same weights
     with torch.no_grad():
         network.encoder.context_to_coarse.bias += 1
     save_match_gnn(folder, network, {})

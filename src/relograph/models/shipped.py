@@ -1,21 +1,23 @@
 """MatchGNN as users meet it: weights in half precision, checked byte by byte, with what is needed to trust them."""
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from relograph.configuration import config_from_dict, config_to_dict
 from relograph.errors import CheckpointError, ConfigError
-from relograph.models.checkpoint import INDEX_FILE, load_checkpoint, load_into, save_checkpoint
+from relograph.models.checkpoint import INDEX_FILE, Checkpoint, load_checkpoint, load_into, save_checkpoint
 from relograph.models.match_gnn import MatchConfig, MatchGNN
 
 SHIPPED_WEIGHTS = Path(__file__).parent.parent / "weights" / "matchgnn"
-CALIBRATION_FILE = "calibration.json"
+MODEL_CARD_FILE = "MODEL_CARD.md"
+CALIBRATION = "calibration"
+"""In the metadata of weights: what is judged by it and the weights themselves change in one step."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,7 @@ def load_match_gnn(folder: Path | None = None) -> LoadedMatchGNN:
             )
     checkpoint = load_checkpoint(folder)
     model = _model_of(_saved_config(folder, checkpoint.metadata), checkpoint.tensors, where=str(folder))
-    calibration = _read_calibration(folder / CALIBRATION_FILE, checkpoint.sha256)
-    return LoadedMatchGNN(model, checkpoint.sha256, checkpoint.metadata, calibration)
+    return LoadedMatchGNN(model, checkpoint.sha256, checkpoint.metadata, _saved_calibration(folder, checkpoint))
 
 
 def save_match_gnn(
@@ -75,30 +76,24 @@ def save_match_gnn(
 ) -> str:
     """Writes the network's weights, rounded to `dtype`, and returns their SHA-256.
 
-    The size of the network is saved with `metadata`, as its `config.model`. A calibration that is there already stays
-    only if it belongs to the same weights.
+    The size of the network is saved with `metadata`, as its `config.model`. What was here before goes, and its
+    calibration with it.
     """
     tensors = {name: _rounded(name, tensor, dtype) for name, tensor in model.state_dict().items()}
     config = metadata.get("config")
     config = dict(config) if isinstance(config, Mapping) else {}
     save_checkpoint(folder, tensors, {**metadata, "config": {**config, "model": config_to_dict(model.config)}})
-    sha256 = load_checkpoint(folder).sha256
-    try:
-        _read_calibration(folder / CALIBRATION_FILE, sha256)
-    except CheckpointError:
-        (folder / CALIBRATION_FILE).unlink()
-    return sha256
+    return load_checkpoint(folder).sha256
 
 
 def save_calibration(folder: Path, calibration: Calibration) -> None:
-    """Writes the calibration beside the weights in `folder`, to which it must belong."""
-    sha256 = load_checkpoint(folder).sha256
-    if calibration.network_sha256 != sha256:
-        raise _belongs_elsewhere(folder / CALIBRATION_FILE)
-    text = json.dumps(asdict(calibration), indent=2, sort_keys=True, allow_nan=False) + "\n"
-    partial = folder / f"{CALIBRATION_FILE}.partial"
-    partial.write_text(text)
-    partial.replace(folder / CALIBRATION_FILE)
+    """Saves the calibration with the weights in `folder`, to which it must belong."""
+    checkpoint = load_checkpoint(folder)
+    if calibration.network_sha256 != checkpoint.sha256:
+        raise CheckpointError(
+            f"{folder}: expected a calibration of these weights, found one of others. Calibrate these weights."
+        )
+    save_checkpoint(folder, checkpoint.tensors, {**checkpoint.metadata, CALIBRATION: asdict(calibration)})
 
 
 def _rounded(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -138,31 +133,22 @@ def _saved_config(folder: Path, metadata: Mapping[str, object]) -> MatchConfig:
         ) from error
 
 
-def _read_calibration(path: Path, network_sha256: str) -> Calibration | None:
-    if not path.exists():
+def _saved_calibration(folder: Path, checkpoint: Checkpoint) -> Calibration | None:
+    values: Any = checkpoint.metadata.get(CALIBRATION)
+    if values is None:
         return None
     try:
-        values = json.loads(path.read_text())
         roads = {name: Odds(**values[name]) for name in ("solved", "regressed")}
         calibration = Calibration(**{**values, **roads})
         numbers = [
             number for odds in roads.values() for number in (*odds.weight_by_sign.values(), odds.bias, odds.threshold)
         ]
         is_whole = all(isinstance(number, int | float) and math.isfinite(number) for number in numbers)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (TypeError, KeyError, AttributeError):
         is_whole = False
-    if not is_whole:
+    if not is_whole or calibration.network_sha256 != checkpoint.sha256:
+        found = "one of others" if is_whole else "something else"
         raise CheckpointError(
-            f"{path}: expected a calibration of MatchGNN, found a file that is none. Calibrate the weights again, or "
-            "remove the file."
+            f"{folder}: expected a calibration of these weights, found {found}. Calibrate these weights again."
         )
-    if calibration.network_sha256 != network_sha256:
-        raise _belongs_elsewhere(path)
     return calibration
-
-
-def _belongs_elsewhere(path: Path) -> CheckpointError:
-    return CheckpointError(
-        f"{path}: expected a calibration of the weights beside it, found one of others. Calibrate these weights, or "
-        "remove the file."
-    )
