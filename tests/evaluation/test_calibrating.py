@@ -1,5 +1,7 @@
 """Calibration from answers of which it is known whether they are right."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,57 +9,114 @@ from numpy.testing import assert_allclose
 
 from evaluation.made_places import answer, photos, place_on_a_line
 from relograph.errors import ConfigError
-from relograph.evaluation.calibrating import JudgedAnswers, fit_calibration, rejudged, reliability_of
+from relograph.evaluation.calibrating import (
+    SIGNS_BY_ROAD,
+    JudgedAnswers,
+    Road,
+    fit_calibration,
+    rejudged,
+    reliability_of,
+)
 from relograph.evaluation.place_localizer import OurWay, our_row
 from relograph.evaluation.place_methods import copy_first
 from relograph.evaluation.place_run import Comparison
 from relograph.evaluation.reliability import reliability_figure, reliability_row
-from relograph.localization.confidence import REGRESSED_SIGNS, SOLVED_SIGNS, reliability
+from relograph.localization.confidence import SOLVED_SIGNS, reliability
+
+SOLVER_BY_ROAD = {"solved": "auto", "unsolved": "auto", "regressed": "regress"}
 
 
-def judged(seed: int, *, solved: bool, count: int = 300) -> JudgedAnswers:
-    """Answers that are right the more often the stronger their signs, and strangers whose signs are weak."""
+def judged(
+    seed: int, road: Road, *, bias: float = 0.0, focal_known: bool = True, count: int = 300, num_strangers: int = 100
+) -> JudgedAnswers:
+    """Answers whose log odds of being right are `bias` plus thrice their strength, and strangers, who show little."""
     rng = np.random.default_rng(seed)
-    names = SOLVED_SIGNS if solved else REGRESSED_SIGNS
     strength = rng.normal(1.0, 1.0, count)
-    is_right = rng.random(count) < 1 / (1 + np.exp(-3 * strength))
+    is_right = rng.random(count) < 1 / (1 + np.exp(-bias - 3 * strength))
 
-    def signs(strength: float) -> dict[str, float]:
-        return {name: float(strength + 0.1 * rng.normal()) for name in names}
+    def made(x_m: float, strength: float):
+        signs = {name: float(strength + 0.1 * rng.normal()) for name in SIGNS_BY_ROAD[road]}
+        signs["focal_known"] = float(focal_known)
+        return answer(x_m, 0.5, solved=road == "solved", signs=signs)
 
-    answers = [
-        answer(0.0 if ok else 2.0, 0.5, solved=solved, signs=signs(s)) for s, ok in zip(strength, is_right, strict=True)
-    ]
-    own = JudgedAnswers.of_queries(answers, photos("query", [0.0] * count).T_world_cam)
-    return own + JudgedAnswers.of_strangers([answer(1.0, 0.5, solved=solved, signs=signs(-2.0)) for _ in range(100)])
+    solver = SOLVER_BY_ROAD[road]
+    answers = [made(0.0 if ok else 2.0, s) for s, ok in zip(strength, is_right, strict=True)]
+    own = JudgedAnswers.of_queries(answers, solver, photos("query", [0.0] * count).T_world_cam)
+    return own + JudgedAnswers.of_strangers([made(1.0, -2.0) for _ in range(num_strangers)], solver)
+
+
+ALL = judged(0, "solved") + judged(1, "unsolved", bias=-3.0) + judged(2, "regressed")
 
 
 @pytest.fixture(scope="module")
 def calibration():
-    return fit_calibration(judged(0, solved=True), judged(1, solved=False), "a" * 64)
+    return fit_calibration(ALL, "a" * 64)
 
 
-def test_a_calibration_keeps_its_promise_on_answers_it_has_not_seen(calibration):
-    for solved, odds in ((True, calibration.solved), (False, calibration.regressed)):
-        found = reliability_of(judged(7, solved=solved), odds, solved=solved)
-        assert found.expected_calibration_error < 0.05
-        assert int(found.num_answers.sum()) == 400
+@pytest.mark.parametrize(("road", "bias"), [("solved", 0.0), ("unsolved", -3.0), ("regressed", 0.0)])
+def test_a_calibration_keeps_its_promise_on_answers_it_has_not_seen(calibration, road, bias):
+    found = reliability_of(judged(7, road, bias=bias), calibration)
+    assert found.expected_calibration_error < 0.05
+    assert int(found.num_answers.sum()) == 400
+
+
+def test_answers_after_a_failed_solver_are_not_judged_by_those_to_all_queries(calibration):
+    """Where matches agree on no pose the network is wrong more often, with the same signs."""
+    after_failure = judged(7, "unsolved", bias=-3.0)
+    as_before = replace(calibration, unsolved=calibration.regressed)
+    assert reliability_of(after_failure, as_before).expected_calibration_error > 0.15
+    assert reliability_of(after_failure, calibration).expected_calibration_error < 0.05
+
+
+def test_solved_answers_keep_their_promise_with_focal_lengths_given_and_searched():
+    """Fitted to focal lengths that are given alone, they promised too much where they were searched."""
+    others = judged(1, "unsolved", bias=-3.0) + judged(2, "regressed")
+    given, searched = judged(0, "solved"), judged(3, "solved", bias=-3.0, focal_known=False)
+    as_before, both = (fit_calibration(others + solved, "a" * 64) for solved in (given, given + searched))
+    unseen = judged(8, "solved", bias=-3.0, focal_known=False)
+    assert reliability_of(unseen, as_before).expected_calibration_error > 0.15
+    assert reliability_of(unseen, both).expected_calibration_error < 0.05
+    assert reliability_of(judged(7, "solved"), both).expected_calibration_error < 0.05
+
+
+@pytest.mark.parametrize(("num_right", "chance"), [(0, 1 / 42), (9, 10 / 42)])
+def test_with_few_right_answers_after_a_failed_solver_all_are_as_sure_as_their_share(num_right, chance):
+    truth = photos("query", [0.0] * 40).T_world_cam
+    failed = [answer(0.0 if row < num_right else 2.0, 0.5, solved=False, signs={}) for row in range(40)]
+    few = JudgedAnswers.of_queries(failed, "auto", truth)
+    calibration = fit_calibration(judged(0, "solved") + judged(2, "regressed") + few, "a" * 64)
+    judged_again = rejudged(failed[0], "auto", calibration)
+    assert judged_again.confidence == pytest.approx(chance)
+    assert not judged_again.localized
+
+
+def test_more_strangers_keep_more_out_but_do_not_make_right_answers_less_sure():
+    """The number of strangers that are looked for is ours to choose; it says nothing about a user's photos."""
+    few, many = (
+        fit_calibration(judged(0, "solved", num_strangers=count) + judged(2, "regressed"), "a" * 64)
+        for count in (300, 3000)
+    )
+    middling = answer(0.0, 0.5, signs=dict.fromkeys(SOLVED_SIGNS, 0.5))
+    sure, also_sure = (rejudged(middling, "auto", calibration).confidence for calibration in (few, many))
+    assert also_sure == pytest.approx(sure, abs=0.02)
 
 
 def test_a_calibration_belongs_to_its_network_and_says_what_it_was_learned_from(calibration):
     assert calibration.network_sha256 == "a" * 64
-    assert calibration.num_answers == 800
+    assert calibration.num_answers == 1200
 
 
 def test_answers_are_judged_again_by_a_new_calibration(calibration):
     strong, weak = (dict.fromkeys(SOLVED_SIGNS, value) for value in (3.0, -3.0))
-    sure, unsure = (rejudged(answer(0.0, 0.5, signs=signs), calibration) for signs in (strong, weak))
+    sure, unsure = (rejudged(answer(0.0, 0.5, signs=signs), "auto", calibration) for signs in (strong, weak))
     assert sure.localized
     assert sure.confidence > 0.9
     assert not unsure.localized
     assert unsure.confidence < 0.1
     nowhere = answer(None, 0.0)
-    assert rejudged(nowhere, calibration) is nowhere
+    assert rejudged(nowhere, "auto", calibration) is nowhere
+    unsolved = answer(0.0, 0.0, solved=False, signs=strong)
+    assert rejudged(unsolved, "geometric", calibration) is unsolved  # the network's pose was not asked for
 
 
 def test_a_comparison_is_judged_again_and_copying_stays_without_confidence(calibration):
@@ -72,15 +131,15 @@ def test_a_comparison_is_judged_again_and_copying_stays_without_confidence(calib
 
 
 def test_strangers_are_never_right_wherever_they_are_put():
-    strangers = JudgedAnswers.of_strangers([answer(0.0, 0.9)])
-    assert not strangers.right(solved=True).any()
+    strangers = JudgedAnswers.of_strangers([answer(0.0, 0.9)], "auto")
+    assert not strangers.right.any()
     assert strangers.elsewhere.all()
 
 
 def test_without_answers_by_matches_there_is_nothing_to_calibrate():
-    nothing = JudgedAnswers.of_strangers([answer(None, 0.0)])
+    nothing = JudgedAnswers.of_strangers([answer(None, 0.0)], "auto")
     with pytest.raises(ConfigError, match=r"found 0 and 0\. Calibrate trained weights"):
-        fit_calibration(nothing, nothing, "a" * 64)
+        fit_calibration(nothing, "a" * 64)
 
 
 def test_the_reliability_diagram_shows_bins_that_have_answers():

@@ -32,7 +32,7 @@ from relograph.rooms import RoomStream, StreamBatch, StreamConfig, textures
 from relograph.rooms.photograph import Effects
 
 HEIGHT, WIDTH = 144, 192
-ACCEPT_ALL = Calibration(Odds({}, 30.0, 0.5), Odds({}, 30.0, 0.5), "", 0)
+ACCEPT_ALL = Calibration(*(Odds({}, 30.0, 0.5),) * 3, "", 0)
 
 
 # Exact matches in rendered rooms
@@ -178,7 +178,7 @@ def test_references_at_one_point_leave_the_scale_to_the_network(room: StreamBatc
 
 
 def test_a_refusal_says_why(room: StreamBatch):
-    strict = Calibration(Odds({"inliers": 1.0}, -20.0, 0.9), Odds({}, 0.0, 0.9), "", 0)
+    strict = Calibration(Odds({"inliers": 1.0}, -20.0, 0.9), *(Odds({}, 0.0, 0.9),) * 2, "", 0)
     answer = answer_from_matches(compared_by_truth(room), "auto", strict)
     assert not answer.localized
     assert answer.T_world_cam is None

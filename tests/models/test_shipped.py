@@ -38,7 +38,7 @@ def folder(tmp_path: Path, network: MatchGNN) -> Path:
 
 def calibration_of(folder: Path) -> Calibration:
     solved, regressed = Odds({"inliers": 0.5, "precision": 1.0}, 0.25, 0.6), Odds({"overlap": 1.0}, -3.0, 0.7)
-    return Calibration(solved, regressed, load_match_gnn(folder).sha256, 1000)
+    return Calibration(solved, regressed, regressed, load_match_gnn(folder).sha256, 1000)
 
 
 @torch.no_grad()

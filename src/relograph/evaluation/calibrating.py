@@ -1,10 +1,12 @@
 """A confidence that can be trusted, fitted to what the network answered in validation rooms, and to nothing else."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil, log
+from typing import Literal
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from relograph.errors import ConfigError
@@ -13,92 +15,164 @@ from relograph.localization.confidence import (
     REGRESSED_SIGNS,
     SOLVED_SIGNS,
     Reliability,
+    accepting_threshold,
     confidence,
     fit_odds,
     is_right,
     reliability,
 )
-from relograph.localization.localizer import Answer
+from relograph.localization.localizer import Answer, Solver
 from relograph.models.shipped import Calibration, Odds
+
+Road = Literal["solved", "unsolved", "regressed"]
+"""How an answer came about; a `Calibration` has odds for each."""
+SIGNS_BY_ROAD: Mapping[Road, tuple[str, ...]] = {
+    "solved": SOLVED_SIGNS,
+    "unsolved": REGRESSED_SIGNS,
+    "regressed": REGRESSED_SIGNS,
+}
+FEWEST_TO_FIT = 20
+"""Right ones, and wrong ones: with fewer, signs are not weighed."""
+
+
+def road_of(answer: Answer, solver: Solver) -> Road | None:
+    """How an answer that `solver` was asked for came about; None where it has no pose."""
+    if answer.T_solved is not None:
+        return "solved"
+    if answer.T_regressed is None or solver == "geometric":
+        return None
+    return "regressed" if solver == "regress" else "unsolved"
 
 
 @dataclass(frozen=True)
 class JudgedAnswers:
-    """Answers with what is true of them, of queries in their own map and of strangers."""
+    """Answers with what is true of them, of queries in their own map and of strangers; all of them have a pose."""
 
-    answers: tuple[Answer, ...]
-    T_true: tuple[Pose | None, ...]
+    answers: tuple[Answer, ...] = ()
+    roads: tuple[Road, ...] = ()
+    T_true: tuple[Pose | None, ...] = ()
     """None where the query is not in the map."""
 
+    def __len__(self) -> int:
+        return len(self.answers)
+
     def __add__(self, other: "JudgedAnswers") -> "JudgedAnswers":
-        return JudgedAnswers(self.answers + other.answers, self.T_true + other.T_true)
+        return JudgedAnswers(self.answers + other.answers, self.roads + other.roads, self.T_true + other.T_true)
 
     @staticmethod
-    def of_queries(answers: Sequence[Answer], T_true: Pose) -> "JudgedAnswers":
+    def of_queries(answers: Sequence[Answer], solver: Solver, T_true: Pose) -> "JudgedAnswers":
         """Of queries in their own map."""
-        return JudgedAnswers(tuple(answers), tuple(T_true))
+        return JudgedAnswers._with_pose(answers, solver, list(T_true))
 
     @staticmethod
-    def of_strangers(answers: Sequence[Answer]) -> "JudgedAnswers":
+    def of_strangers(answers: Sequence[Answer], solver: Solver) -> "JudgedAnswers":
         """Of queries that are not in the map."""
-        return JudgedAnswers(tuple(answers), (None,) * len(answers))
+        return JudgedAnswers._with_pose(answers, solver, [None] * len(answers))
 
-    def with_pose(self, *, solved: bool) -> "JudgedAnswers":
-        """Those whose pose was solved from matches, or those whose pose the network said."""
-        kept = [
-            (answer, T_true)
-            for answer, T_true in zip(self.answers, self.T_true, strict=True)
-            if (answer.T_solved is not None if solved else answer.T_regressed is not None)
-        ]
-        return JudgedAnswers(tuple(answer for answer, _ in kept), tuple(T_true for _, T_true in kept))
+    @staticmethod
+    def _with_pose(answers: Sequence[Answer], solver: Solver, T_true: Sequence[Pose | None]) -> "JudgedAnswers":
+        roads = [road_of(answer, solver) for answer in answers]
+        return JudgedAnswers(
+            tuple(answer for answer, road in zip(answers, roads, strict=True) if road is not None),
+            tuple(road for road in roads if road is not None),
+            tuple(true for true, road in zip(T_true, roads, strict=True) if road is not None),
+        )
+
+    def _take(self, rows: Sequence[int]) -> "JudgedAnswers":
+        return JudgedAnswers(
+            tuple(self.answers[row] for row in rows),
+            tuple(self.roads[row] for row in rows),
+            tuple(self.T_true[row] for row in rows),
+        )
+
+    def on(self, road: Road) -> "JudgedAnswers":
+        """Those that came about that way."""
+        return self._take([row for row, of in enumerate(self.roads) if of == road])
+
+    def balanced(self) -> "JudgedAnswers":
+        """With no more strangers than queries in their own map, evenly chosen.
+
+        A chance of being right depends on how many photos are of places that the map does not show. Nobody knows that
+        of a user's, so half of them it is, and not the ten in eleven that are looked for to count false accepts.
+        """
+        own = [row for row, true in enumerate(self.T_true) if true is not None]
+        strangers = [row for row, true in enumerate(self.T_true) if true is None]
+        step = max(1, ceil(len(strangers) / max(1, len(own))))
+        return self._take(own + strangers[::step])
 
     @property
     def elsewhere(self) -> Bool[Tensor, "A"]:
         return torch.tensor([T_true is None for T_true in self.T_true], dtype=torch.bool)
 
-    def right(self, *, solved: bool) -> Bool[Tensor, "A"]:
-        """Whether the solved pose, or the network's, is within 25 cm and 10 degrees; a stranger's never is."""
-        poses = [answer.T_solved if solved else answer.T_regressed for answer in self.answers]
+    @property
+    def right(self) -> Bool[Tensor, "A"]:
+        """Whether the pose is within 25 cm and 10 degrees; a stranger's never is."""
         return torch.tensor(
             [
-                T_true is not None and pose is not None and bool(is_right(pose, T_true))
-                for pose, T_true in zip(poses, self.T_true, strict=True)
+                T_true is not None and answer.T_best is not None and bool(is_right(answer.T_best, T_true))
+                for answer, T_true in zip(self.answers, self.T_true, strict=True)
             ],
             dtype=torch.bool,
         )
 
+    def chances(self, calibration: Calibration) -> Float[Tensor, "A"]:
+        """How sure the calibration makes them."""
+        odds = [odds_on(road, calibration) for road in self.roads]
+        chances = [confidence(answer.signs, of) for answer, of in zip(self.answers, odds, strict=True)]
+        return torch.tensor(chances, dtype=torch.float64)
 
-def fit_calibration(solved: JudgedAnswers, regressed: JudgedAnswers, network_sha256: str) -> Calibration:
-    """The calibration of a network, from its answers with the solver and from those without it."""
-    solved, regressed = solved.with_pose(solved=True), regressed.with_pose(solved=False)
-    if not solved.answers or not regressed.answers:
+
+def odds_on(road: Road, calibration: Calibration) -> Odds:
+    """Those by which answers are judged that came about that way."""
+    return {"solved": calibration.solved, "unsolved": calibration.unsolved, "regressed": calibration.regressed}[road]
+
+
+def fit_calibration(judged: JudgedAnswers, network_sha256: str) -> Calibration:
+    """The calibration of a network, from its answers with the solver, of focal lengths given and searched, and without.
+
+    Each is fitted to the answers that it will judge. Those that the network gives after the solver has failed are other
+    ones than those it gives to all queries: where matches do not agree, the network is mostly wrong, too.
+    """
+    by_road = {road: judged.on(road) for road in SIGNS_BY_ROAD}
+    if not by_road["solved"] or not by_road["regressed"]:
         raise ConfigError(
-            f"expected answers by matches and by the network to calibrate on, found {len(solved.answers)} and "
-            f"{len(regressed.answers)}. Calibrate trained weights."
+            f"expected answers by matches and by the network to calibrate on, found {len(by_road['solved'])} and "
+            f"{len(by_road['regressed'])}. Calibrate trained weights."
         )
-    odds: dict[bool, Odds] = {}
-    for is_solved, answers, names in ((True, solved, SOLVED_SIGNS), (False, regressed, REGRESSED_SIGNS)):
-        signs = [answer.signs for answer in answers.answers]
-        odds[is_solved] = fit_odds(signs, answers.right(solved=is_solved), answers.elsewhere, names)
+    odds = {road: _fit(answers, road) for road, answers in by_road.items()}
     return Calibration(
-        solved=odds[True],
-        regressed=odds[False],
+        solved=odds["solved"],
+        unsolved=odds["unsolved"],
+        regressed=odds["regressed"],
         network_sha256=network_sha256,
-        num_answers=len(solved.answers) + len(regressed.answers),
+        num_answers=len(judged),
     )
 
 
-def reliability_of(answers: JudgedAnswers, odds: Odds, *, solved: bool) -> Reliability:
-    """How well a calibration's confidence keeps its promise, over queries in their own map and strangers alike."""
-    answers = answers.with_pose(solved=solved)
-    chance = torch.tensor([confidence(answer.signs, odds) for answer in answers.answers], dtype=torch.float64)
-    return reliability(chance, answers.right(solved=solved))
+def _fit(answers: JudgedAnswers, road: Road) -> Odds:
+    balanced = answers.balanced()
+    right = balanced.right
+    num_right, num_wrong = int(right.sum()), int((~right).sum())
+    if road == "unsolved" and min(num_right, num_wrong) < FEWEST_TO_FIT:
+        # A good solver leaves too few of them to tell right from wrong by signs: all are as sure as their share.
+        return Odds({}, log((num_right + 1) / (num_wrong + 1)), 0.5)
+    signs = [answer.signs for answer in balanced.answers]
+    odds = fit_odds(signs, right, balanced.elsewhere, SIGNS_BY_ROAD[road])
+    chances = torch.tensor([confidence(answer.signs, odds) for answer in answers.answers], dtype=torch.float64)
+    return replace(odds, threshold=accepting_threshold(chances, answers.right, answers.elsewhere))  # keeps all out
 
 
-def rejudged(answer: Answer, calibration: Calibration) -> Answer:
+def reliability_of(judged: JudgedAnswers, calibration: Calibration) -> Reliability:
+    """How well a calibration's confidence keeps its promise, where half of the photos are of the map's place."""
+    balanced = judged.balanced()
+    return reliability(balanced.chances(calibration), balanced.right)
+
+
+def rejudged(answer: Answer, solver: Solver, calibration: Calibration) -> Answer:
     """The same answer with the confidence of another calibration; one without a pose stays as it is."""
-    if answer.T_best is None:
+    road = road_of(answer, solver)
+    if road is None:
         return answer
-    odds = calibration.regressed if answer.T_solved is None else calibration.solved
+    odds = odds_on(road, calibration)
     chance = confidence(answer.signs, odds)
     return replace(answer, confidence=chance, localized=chance >= odds.threshold)

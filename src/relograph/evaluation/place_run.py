@@ -77,7 +77,9 @@ class Comparison:
 
     def judged_by(self, calibration: Calibration) -> "Comparison":
         """The same answers as sure as another calibration makes them; the others' are never sure of anything."""
-        answers = {way: [rejudged(answer, calibration) for answer in said] for way, said in self.answers.items()}
+        answers = {
+            way: [rejudged(answer, way.solver, calibration) for answer in said] for way, said in self.answers.items()
+        }
         said_by_name = {way.name: said for way, said in answers.items()}
         methods = tuple(
             replace(

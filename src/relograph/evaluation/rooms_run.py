@@ -135,7 +135,8 @@ def evaluate_rooms(
             progress=progress,
         )
     if calibrate is not None:
-        calibration = fit_calibration(_judged(gathered, ways[-1]), _judged(gathered, REGRESSION), network.sha256)
+        judged = sum((_judged(gathered, way) for way in ways), start=JudgedAnswers())
+        calibration = fit_calibration(judged, network.sha256)
         save_calibration(calibrate, calibration)
         network, gathered = replace(network, calibration=calibration), _judged_by(gathered, calibration)
     details: dict[str, object] = {
@@ -239,18 +240,18 @@ def some_queries(places: Sequence[Place], count: int) -> list[Place]:
 
 
 def _judged(gathered: _Gathered, way: OurWay) -> JudgedAnswers:
-    judged = JudgedAnswers((), ())
+    judged = JudgedAnswers()
     for comparison in gathered.comparisons:
-        judged += JudgedAnswers.of_queries(comparison.answers[way], comparison.place.queries.T_world_cam)
+        judged += JudgedAnswers.of_queries(comparison.answers[way], way.solver, comparison.place.queries.T_world_cam)
     for by_way in gathered.strangers.values():
-        judged += JudgedAnswers.of_strangers(by_way.get(way, []))
+        judged += JudgedAnswers.of_strangers(by_way.get(way, []), way.solver)
     return judged
 
 
 def _judged_by(gathered: _Gathered, calibration: Calibration) -> _Gathered:
     """The same answers as sure as another calibration makes them."""
     strangers = {
-        kind: {way: [rejudged(answer, calibration) for answer in answers] for way, answers in by_way.items()}
+        kind: {way: [rejudged(answer, way.solver, calibration) for answer in answers] for way, answers in by_way.items()}
         for kind, by_way in gathered.strangers.items()
     }
     comparisons = [comparison.judged_by(calibration) for comparison in gathered.comparisons]
@@ -315,9 +316,7 @@ class _Report:
 
     def reliability(self, gathered: _Gathered, way: OurWay, calibration: Calibration | None) -> str:
         """Whether confidence keeps its promise, of queries in their own map and of strangers alike."""
-        solved = way != REGRESSION
-        odds = (calibration or UNCALIBRATED).solved if solved else (calibration or UNCALIBRATED).regressed
-        found = reliability_of(_judged(gathered, way), odds, solved=solved)
+        found = reliability_of(_judged(gathered, way), calibration or UNCALIBRATED)
         self.write("reliability.json", [{"method": way.name, **reliability_row(found)}])
         fitted = "" if calibration is not None else ", not calibrated"
         figure = reliability_figure(found, title=f"{self.title}{fitted}")

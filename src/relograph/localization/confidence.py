@@ -29,11 +29,12 @@ RIDGE = 1e-3
 NEWTON_STEPS = 100
 
 REGRESSED_SIGNS = ("overlap", "certainty", "unanimity", "matched", "similarity")
-SOLVED_SIGNS = ("inliers", "inlier_share", "precision", "agreement", *REGRESSED_SIGNS)
+SOLVED_SIGNS = ("inliers", "inlier_share", "precision", "agreement", "focal_known", *REGRESSED_SIGNS)
 Signs = Mapping[str, float]
 
 UNCALIBRATED = Calibration(
     solved=Odds({"inliers": 1.5, "inlier_share": 2.0, "precision": 0.5}, -7.5, 0.5),
+    unsolved=Odds({"overlap": 0.5, "certainty": 1.0, "unanimity": 0.5}, -3.0, 0.5),
     regressed=Odds({"overlap": 0.5, "certainty": 1.0, "unanimity": 0.5}, -1.5, 0.5),
     network_sha256="",
     num_answers=0,

@@ -323,10 +323,12 @@ def answer_from_matches(compared: Compared, solver: Solver, calibration: Calibra
     signs = regressed_signs(compared, len(points.ref_idx), sigma_m, sigma_rad)
     if solved is not None and solved.T_world_cam is not None:
         signs |= solved_signs(solved, solved.T_world_cam, compared.T_regressed)
+        signs["focal_known"] = float(isinstance(compared.query_camera, Camera))
         odds, T_solved, covariance = calibration.solved, solved.T_world_cam, solved.covariance
     else:
         variance = torch.tensor([sigma_rad**2] * 3 + [sigma_m**2] * 3, dtype=torch.float64)
-        odds, T_solved, covariance = calibration.regressed, None, torch.diag(variance)
+        odds = calibration.regressed if solved is None else calibration.unsolved
+        T_solved, covariance = None, torch.diag(variance)
     chance = confidence(signs, odds)
     answer = Answer(
         T_world_cam=compared.T_regressed if T_solved is None else T_solved,

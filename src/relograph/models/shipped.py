@@ -36,8 +36,10 @@ class Calibration:
 
     solved: Odds
     """Of poses that were solved from matches."""
+    unsolved: Odds
+    """Of poses that the network said, after matches had agreed on none."""
     regressed: Odds
-    """Of poses that the network said."""
+    """Of poses that the network said, where matches were not asked."""
     network_sha256: str
     """Of the weights that gave the answers."""
     num_answers: int
@@ -138,7 +140,7 @@ def _saved_calibration(folder: Path, checkpoint: Checkpoint) -> Calibration | No
     if values is None:
         return None
     try:
-        roads = {name: Odds(**values[name]) for name in ("solved", "regressed")}
+        roads = {name: Odds(**values[name]) for name in ("solved", "unsolved", "regressed")}
         calibration = Calibration(**{**values, **roads})
         numbers = [
             number for odds in roads.values() for number in (*odds.weight_by_sign.values(), odds.bias, odds.threshold)
