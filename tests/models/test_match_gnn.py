@@ -19,8 +19,9 @@ from relograph.models.match_gnn import (
     MatchConfig,
     Matches,
     MatchGNN,
+    at_anchors,
     cell_places,
-    fine_expectation,
+    fine_offset,
     fuse,
     gently_within,
     residual_rotation,
@@ -229,7 +230,8 @@ def test_the_fine_place_agrees_with_a_slow_loop() -> None:
     generator = torch.Generator().manual_seed(0)
     query_fine, ref_fine = (torch.randn(1, 5, 24, 32, generator=generator, dtype=torch.float64) for _ in range(2))
     query_cell, ref_cell = torch.tensor([[0, 13, 47]]), torch.tensor([[9, 47, 0]])
-    expected, log_chance = fine_expectation(query_fine, ref_fine, query_cell, ref_cell)
+    fine = at_anchors(query_fine)[:, query_cell[0]]
+    expected, log_chance = fine_offset(fine, ref_fine, ref_cell)
     columns = 32 // (COARSE_STRIDE // FINE_STRIDE)
     for i in range(3):
         (q_row, q_column), (r_row, r_column) = (

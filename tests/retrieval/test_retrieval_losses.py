@@ -6,7 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from relograph.retrieval import ExactIndex, NetVLAD, covisibility_loss, expected_error_loss
+from relograph.retrieval import (
+    ExactIndex,
+    NetVLAD,
+    covisibility_loss,
+    covisibility_loss_of_images,
+    expected_error_loss,
+)
 
 
 def unit(*angles_deg: float) -> Tensor:
@@ -54,6 +60,19 @@ def test_references_of_other_scenes_join_the_softmax_and_those_of_the_same_scene
         per_query.append(-torch.stack(logits).log_softmax(dim=0)[0])
     with_negatives = covisibility_loss(d, overlap, node_mask, negatives=negatives, temperature=0.5)
     torch.testing.assert_close(with_negatives, torch.stack(per_query).mean())
+
+
+def test_every_image_looks_for_what_it_sees_among_all_others():
+    generator = torch.Generator().manual_seed(1)
+    d = torch.randn(5, 4, generator=generator, dtype=torch.float64)
+    overlap = torch.rand(5, 5, generator=generator, dtype=torch.float64)
+    overlap[3] = torch.eye(5, dtype=torch.float64)[3]  # sees nothing of the others, and does not count
+    by_image = []
+    for image in (0, 1, 2, 4):
+        others = [i for i in range(5) if i != image]
+        nodes = torch.tensor([image, *others])
+        by_image.append(covisibility_loss(d[None, nodes], overlap[image, nodes][None], everywhere(d[None])))
+    torch.testing.assert_close(covisibility_loss_of_images(d, overlap), torch.stack(by_image).mean())
 
 
 def test_padding_and_the_query_itself_are_not_looked_at():

@@ -243,6 +243,7 @@ def test_a_stream_of_single_images_works_too(atlas):
         {"image_height": 0},
         {"graphs_per_batch": 0},
         {"num_homes": 0},
+        {"graphs_per_home": 0},
         {"homes_renewed_per_batch": -1},
         {"homes_renewed_per_batch": 500},
         {"focal_range": (0.0, 1.0)},
@@ -283,6 +284,21 @@ def test_queries_from_elsewhere_share_nothing_with_their_neighbours(atlas) -> No
     assert 0 < batch.is_here.sum() < 16
     assert (batch.overlap[~batch.is_here, 1:] == 0).all()
     assert (batch.overlap[batch.is_here, 1:] > 0).any()
+
+
+def test_several_graphs_of_a_home_come_together_and_overlaps_of_all_images_are_known(atlas) -> None:
+    (batch,) = batches(atlas, 1, graphs_per_batch=6, num_homes=8, graphs_per_home=3, elsewhere_share=0.3)
+    home = batch.home.tolist()
+    assert home[0] == home[1] == home[2] != home[3]
+    assert home[3] == home[4] == home[5]
+    seen = batch.overlap_of_images.unflatten(0, (6, 3)).unflatten(2, (6, 3))  # [graph, node, graph, node]
+    here = torch.arange(6)[batch.is_here]
+    assert 0 < len(here) < 6
+    torch.testing.assert_close(seen[here, 0, here, 1:], batch.overlap[here, 1:])
+    assert (seen[:3, 1:, 3:, 1:] == 0).all()
+    assert (seen[~batch.is_here, 0, :, 1:] < 1).all()
+    between = seen[0, 1:, 1, 1:]
+    assert (between > 0).any()
 
 
 def test_upright_photographs_show_the_same_places_as_their_neighbours(atlas) -> None:

@@ -1,5 +1,6 @@
 """The loop: Adam and its schedule, what a step counts, when it stops, what it keeps, and how it goes on."""
 
+import itertools
 import math
 import resource
 import threading
@@ -33,10 +34,11 @@ from relograph.training.loop import (
     make_optimizer,
     read_log,
     run_training,
+    share_done,
     training_loss,
 )
 from relograph.training.losses import pose_distance
-from relograph.training.objective import PoseObjective
+from relograph.training.objective import Objective, PoseObjective, clip_gradients
 from relograph.training.presets import PRESETS
 from relograph.training.sources import SceneGraphs
 
@@ -107,9 +109,9 @@ def test_processes_that_train_together_do_not_share_one_gpu(monkeypatch: pytest.
 
 def test_the_papers_learning_rate_falls_to_a_tenth_every_20_epochs() -> None:
     optim = PRESETS["paper-7scenes"].optim
-    by_epoch = [learning_rate(optim, epoch * 100, steps_per_epoch=100) for epoch in range(50)]
+    by_epoch = [learning_rate(optim, epoch * 100, 100, done=epoch / 50) for epoch in range(50)]
     assert by_epoch == pytest.approx(20 * [5e-5] + 20 * [5e-6] + 10 * [5e-7])
-    assert learning_rate(optim, 20 * 100 - 1, steps_per_epoch=100) == pytest.approx(5e-5)
+    assert learning_rate(optim, 20 * 100 - 1, 100, done=0.4) == pytest.approx(5e-5)
 
 
 def test_a_cosine_is_that_of_torch() -> None:
@@ -117,7 +119,8 @@ def test_a_cosine_is_that_of_torch() -> None:
     optimizer = torch.optim.Adam([nn.Parameter(torch.zeros(1))], lr=0.3)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=40)
     for step in range(40):
-        assert learning_rate(config, step, steps_per_epoch=10) == pytest.approx(scheduler.get_last_lr()[0])
+        done = share_done(config, TrainingState(step=step), steps_per_epoch=10)
+        assert learning_rate(config, step, 10, done) == pytest.approx(scheduler.get_last_lr()[0])
         optimizer.step()
         scheduler.step()
 
@@ -126,8 +129,28 @@ def test_a_cosine_is_that_of_torch() -> None:
 def test_the_learning_rate_grows_step_by_step_while_it_warms_up(schedule: str) -> None:
     cold = OptimConfig(learning_rate=1.0, schedule=schedule, epochs=10)
     warm = replace(cold, warmup_steps=5)
-    rates = [learning_rate(warm, step, 10) / learning_rate(cold, step, 10) for step in range(8)]
+    rates = [
+        learning_rate(warm, step, 10, 0.01 * step) / learning_rate(cold, step, 10, 0.01 * step) for step in range(8)
+    ]
     assert rates == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0, 1.0, 1.0, 1.0])
+
+
+def test_a_training_by_the_clock_ends_with_it_and_follows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    second = itertools.count()
+    monkeypatch.setattr("relograph.training.clock.time.perf_counter", lambda: float(next(second)))
+    monkeypatch.setattr("relograph.training.loop.STEPS_PER_LOG", 2)
+    config = tiny_config("optim.minutes=0.1", "optim.schedule=cosine", "optim.warmup_steps=0")
+    progress = Counting()
+    _, state = run(tmp_path, config, validate=one_after_the_other([1.0]), steps_per_epoch=100, progress=progress)
+    # Every step looks at the clock once, and every row of the log some times more; six seconds are over soon.
+    assert 2 <= state.step <= 6
+    assert state.seconds >= 6
+    assert (progress.done, progress.total) == (6, 6)
+    log = read_log(tmp_path / "log.csv")
+    assert log[-1]["validation_loss"] == 1.0
+    assert log[-1]["learning_rate"] < log[0]["learning_rate"]
+    _, again = run(tmp_path, config, validate=one_after_the_other([]), steps_per_epoch=100)
+    assert again.step == state.step
 
 
 def test_adam_goes_at_the_schedules_pace(tmp_path: Path) -> None:
@@ -252,6 +275,30 @@ def test_the_gradient_is_clipped_to_its_largest_norm(tmp_path: Path, largest: fl
     )
     assert 1e-3 < free < 1e3
     assert clipped.item() == pytest.approx(min(largest, free.item()), rel=1e-3)
+
+
+def test_a_gradient_that_is_no_number_leaves_its_step_out_and_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spoil(step: int) -> Callable[[Objective, float], Tensor]:
+        calls = itertools.count()
+
+        def clipped(objective: Objective, largest: float) -> Tensor:
+            norms = clip_gradients(objective, largest)
+            return norms * math.nan if next(calls) >= step else norms
+
+        return clipped
+
+    config = tiny_config("optim.gradient_clip=1", "optim.epochs=1")
+    run(tmp_path / "two", config, steps_per_epoch=2)
+    monkeypatch.setattr("relograph.training.loop.clip_gradients", spoil(2))
+    run(tmp_path / "three", config, steps_per_epoch=3)
+    for name, tensor in saved(tmp_path / "two" / "last").items():
+        if "running_" not in name and "num_batches" not in name:
+            torch.testing.assert_close(saved(tmp_path / "three" / "last")[name], tensor)
+    monkeypatch.setattr("relograph.training.loop.clip_gradients", spoil(0))
+    with pytest.raises(TrainingError, match="expected a finite loss, found none in step 2"):
+        run(tmp_path / "none", config, steps_per_epoch=3)
 
 
 def test_batch_norm_learns_from_the_batches_unless_it_is_frozen(tmp_path: Path) -> None:

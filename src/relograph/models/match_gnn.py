@@ -22,6 +22,7 @@ from relograph.errors import ConfigError
 from relograph.geometry import Pose
 from relograph.graphs.correspondence import Lenses, cell_anchors
 from relograph.models.turning import directions, rotation_between
+from relograph.models.wide_product import wide_product
 from relograph.retrieval import NetVLAD
 
 COARSE_STRIDE = 8
@@ -273,11 +274,9 @@ class Matcher(nn.Module):
 
     def log_chance(self, q: Float[Tensor, "M P C"], r: Float[Tensor, "M Q C"]) -> Float[Tensor, "M P Q"]:
         """Log of the dual softmax: the chance that a cell chooses another, times that of being chosen by it."""
-        with torch.autocast(q.device.type, enabled=False):
-            scale = torch.exp(self.log_temperature) / q.shape[-1] ** 0.5
-            score = (precise(q) * scale) @ precise(r).mT
-            log_chance: Tensor = score.log_softmax(dim=2) + score.log_softmax(dim=1)
-            return log_chance
+        score = wide_product(q, r) * (torch.exp(self.log_temperature) / q.shape[-1] ** 0.5)
+        log_chance: Tensor = score.log_softmax(dim=2) + score.log_softmax(dim=1)
+        return log_chance
 
 
 @torch.no_grad()  # the fine features learn from their own loss, and the pose takes matches as they are
@@ -301,24 +300,13 @@ FINE_RADIUS = 3
 """Fine cells to each side of a cell's anchor that are searched: 6 pixels, so neighbours overlap."""
 
 
-def fine_expectation(
-    query_fine: Float[Tensor, "M C h w"],
-    ref_fine: Float[Tensor, "M C h2 w2"],
-    query_cell: Int[Tensor, "M S"],
-    ref_cell: Int[Tensor, "M S"],
-) -> tuple[Float[Tensor, "M S 2"], Float[Tensor, "M S K"]]:
-    """The expected offset in pixels from the anchors of cells of the reference, and the log chances of the K places.
-
-    The fine feature at the anchor of each query cell is compared with those around the anchor of the reference cell.
-    """
-    no_step = torch.zeros(1, 2, dtype=torch.long, device=query_cell.device)
-    return fine_offset(_at_cells(query_fine, query_cell, no_step)[0].squeeze(2), ref_fine, ref_cell)
-
-
 def fine_offset(
     fine: Float[Tensor, "M S C"], ref_fine: Float[Tensor, "M C h w"], ref_cell: Int[Tensor, "M S"]
 ) -> tuple[Float[Tensor, "M S 2"], Float[Tensor, "M S K"]]:
-    """The same for fine features of the query that are known already."""
+    """The expected offset in pixels from the anchors of cells of the reference, and the log chances of the K places.
+
+    The fine feature at the anchor of a query's cell is compared with those around the anchor of the reference's.
+    """
     window, inside = _at_cells(ref_fine, ref_cell, _window_steps(ref_cell.device))  # [M, S, K, C]
     score = precise((window * fine[:, :, None]).sum(dim=-1)) / fine.shape[-1] ** 0.5
     log_chance = score.masked_fill(~inside, -1e4).log_softmax(dim=-1)  # [M, S, K]

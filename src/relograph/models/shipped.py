@@ -99,7 +99,8 @@ def save_calibration(folder: Path, calibration: Calibration) -> None:
 
 
 def _rounded(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    if not tensor.is_floating_point():
+    # Variances may be larger than half precision can hold, and are few.
+    if not tensor.is_floating_point() or name.endswith(("running_mean", "running_var")):
         return tensor
     rounded = tensor.detach().to(dtype)
     if not rounded.isfinite().all():

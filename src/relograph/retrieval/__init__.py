@@ -1,7 +1,7 @@
 """Which posed images look like a query: descriptors, their index, and the choice of a graph's references."""
 
 from relograph.retrieval.index import ExactIndex, Neighbours
-from relograph.retrieval.losses import covisibility_loss, expected_error_loss
+from relograph.retrieval.losses import covisibility_loss, covisibility_loss_of_images, expected_error_loss
 from relograph.retrieval.netvlad import NetVLAD, sample_local_features
 from relograph.retrieval.overlap import frustum_overlap
 from relograph.retrieval.selection import rank_at_random, rank_references, select_strided, sequence_windows
@@ -14,6 +14,7 @@ __all__ = [
     "NetVLAD",
     "PCAWhitening",
     "covisibility_loss",
+    "covisibility_loss_of_images",
     "expected_error_loss",
     "frustum_overlap",
     "rank_at_random",

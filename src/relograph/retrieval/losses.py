@@ -37,11 +37,25 @@ def covisibility_loss(
         with torch.autocast(d.device.type, enabled=False):  # bfloat16 would round cosines by more than they differ
             cosine = d[:, 0] @ d.flatten(0, 1).T  # [B, BN]
         logits = torch.cat([logits, _where_or_never(elsewhere, cosine / temperature)], dim=1)  # [B, N + BN]
-    overlap = torch.where(is_reference, overlap, 0.0)
-    total = overlap.sum(dim=1)
-    share = overlap / torch.where(total > 0, total, 1.0)[:, None]
-    cross_entropy = -(share * logits.log_softmax(dim=1)[:, : overlap.shape[1]]).sum(dim=1)
-    return _mean_where(total > 0, cross_entropy)
+    return _surprise(logits, torch.where(is_reference, overlap, 0.0))
+
+
+def covisibility_loss_of_images(
+    descriptors: Float[Tensor, "M D"],
+    overlap: Float[Tensor, "M M"],
+    *,
+    temperature: float | Float[Tensor, ""] = 0.1,
+) -> Float[Tensor, ""]:
+    """The same for M images, each of which looks for what it sees among all the others.
+
+    Args:
+        overlap: [a, b] is how much of image a image b sees, within [0, 1]; the diagonal is not looked at.
+    """
+    d = _unit_descriptors(descriptors)
+    is_other = ~torch.eye(len(d), dtype=torch.bool, device=d.device)
+    with torch.autocast(d.device.type, enabled=False):
+        cosine = d @ d.T
+    return _surprise(_where_or_never(is_other, cosine / temperature), torch.where(is_other, overlap, 0.0))
 
 
 def expected_error_loss(
@@ -68,7 +82,15 @@ def expected_error_loss(
     return _mean_where(is_reference.any(dim=1), (chance * torch.where(is_reference, edge_error, 0.0)).sum(dim=1))
 
 
-def _unit_descriptors(descriptors: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+def _surprise(logits: Float[Tensor, "B M"], overlap: Float[Tensor, "B N"]) -> Float[Tensor, ""]:
+    """Cross entropy between shares of overlap and the softmax of M logits, of which the first N may have a share."""
+    total = overlap.sum(dim=1)
+    share = overlap / torch.where(total > 0, total, 1.0)[:, None]
+    cross_entropy = -(share * logits.log_softmax(dim=1)[:, : overlap.shape[1]]).sum(dim=1)
+    return _mean_where(total > 0, cross_entropy)
+
+
+def _unit_descriptors(descriptors: Float[Tensor, "*S D"]) -> Float[Tensor, "*S D"]:
     return normalize(descriptors.to(torch.promote_types(descriptors.dtype, torch.float32)), dim=-1)
 
 

@@ -53,6 +53,8 @@ class StreamConfig:
     """Homes in use at a time."""
     views_per_home: int = 96
     """Places in each home where cameras are held."""
+    graphs_per_home: int = 1
+    """Graphs of a batch that are of the same home: images that see different parts of it are hard to tell apart."""
     homes_renewed_per_batch: int = 1
     """Oldest homes that are replaced by new ones after every batch; 0 keeps the first ones."""
     focal_range: tuple[float, float] = (0.65, 1.25)
@@ -106,8 +108,10 @@ class StreamConfig:
             raise ConfigError(
                 f"num_nodes must be within 1 and views_per_home ({self.views_per_home}), got {self.num_nodes}."
             )
-        if min(self.image_height, self.image_width, self.graphs_per_batch, self.num_homes) < 1:
-            raise ConfigError("image_height, image_width, graphs_per_batch and num_homes must be at least 1.")
+        if min(self.image_height, self.image_width, self.graphs_per_batch, self.graphs_per_home, self.num_homes) < 1:
+            raise ConfigError(
+                "image_height, image_width, graphs_per_batch, graphs_per_home and num_homes must be at least 1."
+            )
         if self.unseen_graphs < 0:
             raise ConfigError(f"unseen_graphs must not be negative, got {self.unseen_graphs}.")
         if not 0 <= self.homes_renewed_per_batch <= self.num_homes:
@@ -156,6 +160,8 @@ class StreamBatch:
     """Radial coefficients k1, k2 as OpenCV defines them."""
     overlap: Float[Tensor, "B N"]
     """Share of the query's pixels that each image sees; the query's own is 1."""
+    overlap_of_images: Float[Tensor, "BN BN"]
+    """Share of each image that each other one of the batch sees: none where they are of different homes."""
     home: Int[Tensor, "B"]
     """Graphs with the same number show the same home."""
     is_here: Bool[Tensor, "B"]
@@ -286,6 +292,7 @@ class RoomStream:
             return sent(torch.randint(low, high, (graphs,), generator=generator), self.device)
 
         home, query = number(0, config.num_homes), number(0, views)
+        home = _each(home[: -(-graphs // config.graphs_per_home)], config.graphs_per_home)[:graphs]
         seen = overlaps[home, query]  # [B, M]
         low, high = self.least_overlap, config.overlap[1]
         off_range = (low - seen).clamp_min(0) + (seen - high).clamp_min(0)
@@ -378,6 +385,7 @@ class RoomStream:
             K=_intrinsics(views[:num_images], graphs[0]),
             distortion=views.distortion[:num_images].unflatten(0, graphs),
             overlap=shown.overlap,
+            overlap_of_images=overlap_of_images(pool.overlaps, shown),
             home=shown.home_of_node[:, -1],
             is_here=shown.is_here,
             unseen=unseen,
@@ -435,6 +443,12 @@ class _Choice:
 
     def __getitem__(self, graphs: slice) -> "_Choice":
         return _Choice(self.home_of_node[graphs], self.view[graphs], self.overlap[graphs], self.is_here[graphs])
+
+
+def overlap_of_images(overlaps: Float[Tensor, "homes M M"], choice: _Choice) -> Float[Tensor, "BN BN"]:
+    """Share of each chosen view that each other one sees."""
+    home, view = choice.home_of_node.flatten(), choice.view.flatten() % overlaps.shape[1]
+    return torch.where(home[:, None] == home, overlaps[home[:, None], view[:, None], view], 0.0)
 
 
 def sensor_turned(views: Views) -> Views:

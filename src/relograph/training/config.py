@@ -107,6 +107,8 @@ class OptimConfig:
     """Graphs in a step, over all processes together."""
     epochs: int = 50
     """Epochs that a training lasts, unless it stops early."""
+    minutes: float = 0.0
+    """Minutes that it lasts instead, however many epochs that makes; the cosine follows the clock. 0 counts epochs."""
     steps_per_epoch: int = 0
     """Steps between two validations; 0 means that every training frame is the query once."""
     schedule: Literal["step", "cosine"] = "step"
@@ -143,6 +145,7 @@ class OptimConfig:
         _at_least(0, "optim.weight_decay", self.weight_decay)
         _at_least(1, "optim.batch_size", self.batch_size)
         _at_least(1, "optim.epochs", self.epochs)
+        _at_least(0, "optim.minutes", self.minutes, "0 counts epochs")
         _at_least(0, "optim.steps_per_epoch", self.steps_per_epoch, "0 shows every training frame once")
         _at_least(1, "optim.step_epochs", self.step_epochs)
         _at_least(0, "optim.warmup_steps", self.warmup_steps)

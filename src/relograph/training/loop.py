@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from relograph.graphs import GraphBatch, absolute_targets, drop_edges, relative_
 from relograph.models import all_edges
 from relograph.models.checkpoint import load_checkpoint, load_into, save_checkpoint
 from relograph.progress import SILENT, Progress
+from relograph.training.clock import TrainingClock
 from relograph.training.config import OptimConfig, TrainConfig
 from relograph.training.objective import Objective, PoseObjective, clip_gradients
 from relograph.training.sources import DROPOUT, GraphSource, generator_for
@@ -119,11 +120,17 @@ class RunningMean:
             module.load_state_dict(latest)
 
 
-def learning_rate(config: OptimConfig, step: int, steps_per_epoch: int) -> float:
-    """The learning rate of a step."""
+def share_done(config: OptimConfig, state: TrainingState, steps_per_epoch: int) -> float:
+    """How much of a training is behind it, by the clock or by its steps."""
+    if config.minutes:
+        return min(1.0, state.seconds / (60 * config.minutes))
+    return min(1.0, state.step / max(1, config.epochs * steps_per_epoch))
+
+
+def learning_rate(config: OptimConfig, step: int, steps_per_epoch: int, done: float) -> float:
+    """The learning rate of a step, when a share of the training is `done`."""
     warmup = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
     if config.schedule == "cosine":
-        done = min(1.0, step / max(1, config.epochs * steps_per_epoch))
         return config.learning_rate * warmup * 0.5 * (1 + math.cos(math.pi * done))
     steps_down = (step // steps_per_epoch) // config.step_epochs
     return config.learning_rate * warmup * float(config.step_factor**steps_down)
@@ -184,7 +191,9 @@ def run_loop(
     metadata: Mapping[str, object] | None = None,
     progress: Progress = SILENT,
 ) -> TrainingState:
-    """Train until the configuration's last epoch or until validation stops getting better; go on where it stopped.
+    """Train until the configuration's last epoch or minute, or until validation stops getting better.
+
+    A training that was stopped goes on where it was.
 
     `loss_of` gives the loss of a batch in a step from what is differentiated. `output` gets `last/` (with the
     optimizer's state) and `best/`, both checkpoints, and `log.csv`, with the `figures` of validations as its last
@@ -217,11 +226,11 @@ def run_loop(
                 tensors |= {} if mean is None else {f"mean.{name}": tensor for name, tensor in mean.tensors.items()}
             save_checkpoint(output / kind, tensors, {**saved_metadata, **vars(state)})
 
-    seconds_before, started = state.seconds, time.perf_counter()
-
-    total_steps = optim.epochs * steps_per_epoch
-    first_bad_step = torch.full((), total_steps, dtype=torch.long, device=fabric.device)  # none yet
+    never = torch.iinfo(torch.long).max
+    first_bad_step = torch.full((), never, dtype=torch.long, device=fabric.device)
     recent: list[Tensor] = []
+    skipped = torch.zeros((), device=fabric.device)  # steps since the last log whose gradient was no number
+    done = share_done(optim, state, steps_per_epoch)
     last_saved = last_logged = time.perf_counter()
     objective.train()
     if optim.freeze_batch_norm:
@@ -229,20 +238,22 @@ def run_loop(
     with (
         nullcontext() if log is None else closing(log),
         fastest_convolutions(),
-        progress.task("training (graphs)", total=total_steps * optim.batch_size) as advance,
+        TrainingClock(state.seconds) as clock,
+        shown_progress(progress, optim, state, steps_per_epoch) as show,
     ):
-        advance(state.step * optim.batch_size)
         for batch in source.batches(state.step):
-            if state.step >= total_steps or 0 < optim.patience <= state.epochs_without_better:
+            if done >= 1 or 0 < optim.patience <= state.epochs_without_better:
                 break
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate(optim, state.step, steps_per_epoch)
+                group["lr"] = learning_rate(optim, state.step, steps_per_epoch, done)
             loss = loss_of(compiled, batch, state.step)
             optimizer_.zero_grad(set_to_none=True)
             fabric.backward(loss)
             if optim.gradient_clip:
-                clip_gradients(objective, optim.gradient_clip)
-            optimizer_.step()
+                norms = clip_gradients(objective, optim.gradient_clip)
+                skipped += step_if_finite(optimizer_, optimizer, norms)
+            else:
+                optimizer_.step()
             if mean is not None:
                 mean.take(objective, state.step)
             # Looking at the loss would wait for the GPU, so the first bad step is noted there and looked at below.
@@ -250,15 +261,24 @@ def run_loop(
             first_bad_step = torch.where(is_good, first_bad_step, first_bad_step.clamp_max(state.step))
             recent.append(loss.detach())
             state.step += 1
-            advance(optim.batch_size)
+            state.seconds = clock.lap()
+            show(state)
             end_of_epoch = state.step % steps_per_epoch == 0
             now_due = len(recent) >= STEPS_PER_LOG or end_of_epoch
+            if now_due and optim.minutes:
+                # The first process's clock is that of all: they must stop together.
+                done = share_done(optim, replace(state, seconds=fabric.broadcast(state.seconds)), steps_per_epoch)
+                end_of_epoch = end_of_epoch or done >= 1
+            elif not optim.minutes:
+                done = share_done(optim, state, steps_per_epoch)
             if now_due:
-                if not torch.isfinite(torch.nn.utils.get_total_norm(objective.parameters())):
+                weights_are_bad = not torch.isfinite(torch.nn.utils.get_total_norm(objective.parameters()))
+                if weights_are_bad or int(skipped) == len(recent):
                     first_bad_step.clamp_max_(state.step - 1)  # its loss was fine, its gradient was not
+                skipped.zero_()
                 first_of_all: Any = fabric.all_reduce(first_bad_step, reduce_op="min")  # all share the weights
                 stop_if_bad(int(first_of_all), state.step, source, output)
-            state.seconds = seconds_before + time.perf_counter() - started
+                now = time.perf_counter()  # before validation, which is no part of the training's speed
             validated = None
             if end_of_epoch and validate is not None:
                 with nullcontext() if mean is None else mean.in_place_of(objective):
@@ -280,7 +300,6 @@ def run_loop(
                 if optim.freeze_batch_norm:
                     freeze_batch_norm(objective)
             if now_due:
-                now = time.perf_counter()
                 if log is not None:
                     log.write(
                         step=state.step,
@@ -292,10 +311,11 @@ def run_loop(
                         validation_loss=None if validated is None else validated.loss,
                         **{name: None if validated is None else validated.figures[name] for name in figures},
                     )
-                recent, last_logged = [], now
+                recent = []
                 if end_of_epoch or now - last_saved > CHECKPOINT_SECONDS:
                     save("last", with_optimizer=True)
-                    last_saved = last_logged = time.perf_counter()
+                    last_saved = time.perf_counter()
+                last_logged = time.perf_counter()
     fabric.barrier()
     if validate is None and fabric.is_global_zero:
         with nullcontext() if mean is None else mean.in_place_of(objective):
@@ -303,6 +323,42 @@ def run_loop(
     fabric.barrier()
     load_into(objective, load_checkpoint(output / "best").tensors, where=str(output / "best"))
     return state
+
+
+def step_if_finite(wrapped: Any, optimizer: torch.optim.Adam, norms: Tensor) -> Tensor:
+    """Adam's step unless a gradient's norm is no number; 1 where the step was left out, and 0 where not.
+
+    One graph in a million may have no gradient, and must not end a training of hours.
+    """
+    is_bad = (~torch.isfinite(norms)).any().float()
+    if optimizer.defaults["fused"]:
+        optimizer.found_inf = is_bad  # type: ignore[attr-defined]  # what torch's GradScaler sets; the GPU decides
+        wrapped.step()
+    elif not is_bad:
+        wrapped.step()
+    return is_bad
+
+
+@contextmanager
+def shown_progress(
+    progress: Progress, optim: OptimConfig, state: TrainingState, steps_per_epoch: int
+) -> Iterator[Callable[[TrainingState], None]]:
+    """A bar that counts graphs, or seconds where the clock ends the training."""
+
+    def reached(state: TrainingState) -> int:
+        return min(total, int(state.seconds) if optim.minutes else state.step * optim.batch_size)
+
+    total = int(60 * optim.minutes) if optim.minutes else optim.epochs * steps_per_epoch * optim.batch_size
+    shown = 0
+    with progress.task(f"training ({'seconds' if optim.minutes else 'graphs'})", total=total) as advance:
+
+        def show(state: TrainingState) -> None:
+            nonlocal shown
+            advance(reached(state) - shown)
+            shown = reached(state)
+
+        show(state)
+        yield show
 
 
 def training_loss(

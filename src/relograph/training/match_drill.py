@@ -1,6 +1,6 @@
 """Drill for the part of MatchGNN that turns matches into poses: true matches of graphs that nobody photographed.
 
-What that part sees is geometry alone, so it needs no images to learn from, and geometry costs a twentieth of them: a
+What that part sees is geometry alone, so it needs no images to learn from, and geometry costs a thirtieth of them: a
 few rays a cell instead of a photograph, no encoder, no matching. It also learns from the first step on, while the
 matches of the network itself are still random. The true matches are spoilt in the ways in which a matcher errs.
 """
@@ -23,8 +23,8 @@ NOISE_PX = (0.3, 4.0)
 """Spread of matches around the truth, from a well trained network's to one that is at its beginning."""
 PATCH_CELLS = 5
 """Size of the patches that are matched or not together: a bare wall has no cell that can be."""
-SURE, UNSURE = (0.25, 1.0), (0.0, 0.25)
-"""Confidences of good matches, and of others."""
+SURE, UNSURE = (0.05, 1.0), (0.0, 0.25)
+"""Confidences of good matches, and of others: a match that is right need not be sure."""
 FALSELY_SURE = 0.03
 """Share of wrong matches that look like good ones."""
 

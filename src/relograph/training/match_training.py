@@ -65,10 +65,13 @@ class MatchTrainConfig:
             beside_share=0.75,
             same_lens_share=0.7,
             unseen_graphs=128,
+            graphs_per_home=2,
         )
     )
     easy_overlap: float = 0.4
-    """Least overlap at the beginning of a first round; over a third of the steps it falls to the stream's own."""
+    """Least overlap at the beginning of a first round, from where it falls to the stream's own."""
+    easy_steps: int = 1500
+    """Steps in which it falls."""
     texture_sets: int = 4
     """How many times over the textures of our own are made, each time others; photographs come on top of them."""
     validation_batches: int = 8
@@ -142,7 +145,7 @@ class MatchSource:
     def least_overlap(self, step: int) -> float:
         """The overlap that neighbours have at least in a step."""
         hardest, easiest = self.config.stream.overlap[0], self.config.easy_overlap
-        done = min(1.0, 3 * step / max(1, self.config.optim.epochs * self.steps_per_epoch))
+        done = min(1.0, step / max(1, self.config.easy_steps))
         return easiest + done * (hardest - easiest) if self.round_idx == 0 else hardest
 
     def batches(self, first_step: int) -> Generator[StreamBatch, None, None]:

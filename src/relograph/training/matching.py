@@ -17,9 +17,10 @@ from relograph.models.match_gnn import (
     MatchAnswers,
     Matches,
     MatchGNN,
-    fine_expectation,
+    at_anchors,
+    fine_offset,
 )
-from relograph.retrieval import covisibility_loss
+from relograph.retrieval import covisibility_loss_of_images
 from relograph.rooms import StreamBatch
 from relograph.rooms.stream import UnseenGraphs
 from relograph.training.match_drill import as_a_matcher_errs, unseen_matches
@@ -112,7 +113,7 @@ class MatchObjective(Objective):
     def forward(self, shown: Shown) -> Float[Tensor, ""]:
         """The weighted sum of all lessons' losses."""
         batch, ref_mask, tell_lenses = shown.batch, shown.ref_mask, shown.tell_lenses
-        num_graphs, num_nodes = batch.overlap.shape
+        num_nodes = batch.overlap.shape[1]
         features = self.encode(batch)
         query, references = split_nodes(features, num_nodes)
         lenses = Lenses(batch.K, batch.distortion)
@@ -125,12 +126,10 @@ class MatchObjective(Objective):
         seen = truth.visible & batch.is_here[:, None, None]
         overlap = seen.float().mean(dim=-1)  # [B, R]
         cell, offset = true_cells(truth, batch.depth_m.shape[2:])
-        many_query_fine = query.fine.repeat_interleave(num_nodes - 1, dim=0)
         some = some_of(seen.flatten(0, 1), FINE_CELLS)
-        expected, log_chance = fine_expectation(
-            many_query_fine, references.fine, some, cell.flatten(0, 1).gather(1, some)
-        )
-        descriptors = self.model.descriptor(features.context).unflatten(0, (num_graphs, num_nodes))
+        fine = at_anchors(query.fine).repeat_interleave(num_nodes - 1, dim=0)
+        fine = fine.gather(1, some[..., None].expand(-1, -1, fine.shape[-1]))
+        expected, log_chance = fine_offset(fine, references.fine, cell.flatten(0, 1).gather(1, some))
         losses = {
             # References that are not shown are hidden from the pose alone: their matches are there, and teach.
             "coarse": coarse_loss(answers.matches, cell, seen),
@@ -143,12 +142,7 @@ class MatchObjective(Objective):
                 seen.flatten(0, 1).gather(1, some),
             ),
             **pose_lessons(answers, T_world_ref, T_world_query, overlap, ref_mask, batch.is_here),
-            "retrieval": covisibility_loss(
-                descriptors,
-                F.pad(overlap, (1, 0), value=1.0),
-                torch.ones_like(batch.overlap, dtype=torch.bool),
-                negatives=batch.home[:, None] != batch.home,
-            ),
+            "retrieval": covisibility_loss_of_images(self.model.descriptor(features.context), batch.overlap_of_images),
             "drill": overlap.new_zeros(()),
         }
         if batch.unseen is not None and shown.drill_mask is not None:

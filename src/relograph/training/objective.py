@@ -22,10 +22,10 @@ class Objective(nn.Module):
         return [list(self.parameters())]
 
 
-def clip_gradients(objective: Objective, largest_norm: float) -> None:
-    """Shorten gradients to a norm, without asking a GPU what it is."""
-    for weights in objective.learned_apart():
-        torch.nn.utils.clip_grad_norm_(weights, largest_norm)
+def clip_gradients(objective: Objective, largest_norm: float) -> Float[Tensor, "groups"]:
+    """Shorten gradients to a norm, without asking a GPU what it is. The norms that they had."""
+    groups = objective.learned_apart()
+    return torch.stack([torch.nn.utils.clip_grad_norm_(weights, largest_norm) for weights in groups])
 
 
 class PoseObjective(Objective):
