@@ -33,6 +33,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, UnidentifiedImageError
 
+from relograph.errors import DatasetError
+from relograph.rooms.texture_sources import read_texture_sources, sources_table
+
 SIZE_PX = 256
 SMALLEST_SIDE_PX = 200
 SPLITS = ("train", "validation", "test")
@@ -699,24 +702,7 @@ def read_sources(archive: Path) -> list[dict[str, str]]:
 
 def licence_table(archive: Path) -> str:
     """A Markdown table of the packages in an archive: version, licences, number of images in each part."""
-    by_package: dict[str, list[dict[str, str]]] = {}
-    for image in read_sources(archive):
-        by_package.setdefault(image["package"], []).append(image)
-    lines = [
-        "| Debian package | Version | Licences (images) | Train | Validation | Test |",
-        "|---|---|---|--:|--:|--:|",
-    ]
-    totals = dict.fromkeys(SPLITS, 0)
-    for package, images in sorted(by_package.items()):
-        licences = collections.Counter(image["licence"] for image in images)
-        counts = {split: sum(image["name"].startswith(f"{split}/") for image in images) for split in SPLITS}
-        for split in SPLITS:
-            totals[split] += counts[split]
-        named = ", ".join(f"{licence} ({count})" for licence, count in sorted(licences.items()))
-        numbers = " | ".join(str(counts[split]) for split in SPLITS)
-        lines.append(f"| {package} | {images[0]['version']} | {named} | {numbers} |")
-    lines.append(f"| all | | | {' | '.join(str(totals[split]) for split in SPLITS)} |")
-    return "\n".join(lines)
+    return sources_table(read_texture_sources(archive))
 
 
 def write_sheet(archive: Path, sheet: Path, columns: int = 24, cell_px: int = 96) -> None:
@@ -760,7 +746,7 @@ def main() -> int:
             arguments.archive.parent.mkdir(parents=True, exist_ok=True)
             arguments.archive.write_bytes(data)
             say(f"{arguments.archive}: {len(tiles)} images, {len(data) / 1e6:.1f} MB, JPEG quality {quality}")
-    except PackingError as error:
+    except (PackingError, DatasetError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
     return 0

@@ -41,6 +41,11 @@ def test_the_commands_are_those_that_the_documents_speak_of():
         ("experiments", "run"),
         ("experiments", "publish"),
         ("experiments", "report"),
+        ("weights",),
+        ("weights", "info"),
+        ("weights", "publish"),
+        ("weights", "report"),
+        ("weights", "history"),
         ("demo",),
         ("doctor",),
     }

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from relograph.cli import bench, convert, demo, doctor, eval, experiments, rooms, scene, train
+from relograph.cli import bench, convert, demo, doctor, eval, experiments, rooms, scene, train, weights
 from relograph.cli.failing import failures_as_one_line
 
 
@@ -34,6 +34,7 @@ app.add_typer(rooms.app, name="rooms")
 app.command("train")(train.train_command)
 app.command("eval")(eval.eval_command)
 app.add_typer(experiments.app, name="experiments")
+app.add_typer(weights.app, name="weights")
 app.command("demo")(demo.demo_command)
 app.add_typer(bench.app, name="bench")
 app.command("doctor")(doctor.doctor_command)

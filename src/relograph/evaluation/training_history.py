@@ -1,0 +1,229 @@
+"""How MatchGNN got better, round after round: the validations of all rounds against the time that training took."""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from relograph.errors import DatasetError
+from relograph.evaluation.plots import finish_axes, label_in_plain_numbers, legend_below, method_styles, two_panels
+from relograph.models.checkpoint import load_checkpoint
+from relograph.results import write_result
+from relograph.training.loop import read_log
+from relograph.training.match_training import WEIGHTS, TrainingRecord
+
+HISTORY_FILE = "training.json"
+"""Among the results of MatchGNN."""
+
+
+@dataclass(frozen=True)
+class Validation:
+    """The figures of validation rooms at one moment of a training."""
+
+    round: int
+    seconds: float
+    """Of training, those of the rounds before included."""
+    graphs: int
+    """Photographed graphs that were seen until then, likewise."""
+    loss: float
+    figures: Mapping[str, float | None]
+
+    def as_row(self) -> dict[str, object]:
+        """For a file of results."""
+        return {
+            "round": self.round,
+            "seconds": self.seconds,
+            "graphs": self.graphs,
+            "validation_loss": self.loss,
+            **self.figures,
+        }
+
+
+@dataclass(frozen=True)
+class Round:
+    """A training that started where the one before it ended."""
+
+    number: int
+    before: TrainingRecord
+    record: TrainingRecord
+    """With this round, up to the weights that were kept."""
+    weights_sha256: str
+    textures_sha256: str | None
+    """Of the photographs on its rooms' walls; None where there were none."""
+    provenance: Mapping[str, Any]
+    validations: tuple[Validation, ...]
+    """All of them, also those after the weights that were kept."""
+
+    @property
+    def kept(self) -> Validation:
+        """The one whose weights were kept."""
+        return min(self.validations, key=lambda validation: validation.loss)
+
+    def as_row(self) -> dict[str, object]:
+        """For a file of results."""
+        told = ("git_commit", "device_name", "torch", "timestamp_utc")
+        return {
+            "round": self.number,
+            "seconds": self.record.seconds - self.before.seconds,
+            "graphs": self.record.graphs - self.before.graphs,
+            "weights_sha256": self.weights_sha256,
+            "textures_sha256": self.textures_sha256,
+            "validation_loss": self.kept.loss,
+            **self.kept.figures,
+            **{name: self.provenance.get(name) for name in told},
+            "command": command_without_folders(str(self.provenance.get("command", ""))),
+        }
+
+
+def read_rounds(runs: Sequence[Path]) -> list[Round]:
+    """The rounds that led to the weights of the last run, each from the weights of the one before it.
+
+    When a validation was is told by its graphs: within a round they are seen at one speed.
+    """
+    rounds: list[Round] = []
+    for run in runs:
+        checkpoint = load_checkpoint(run / WEIGHTS)
+        metadata: Mapping[str, Any] = checkpoint.metadata
+        before = rounds[-1].record if rounds else TrainingRecord()
+        expected = rounds[-1].weights_sha256 if rounds else None
+        if metadata.get("start") != expected:
+            raise DatasetError(
+                f"{run}: expected a round that starts from {_start_text(expected)}, found one from "
+                f"{_start_text(metadata.get('start'))}. Name all rounds in their order."
+            )
+        record = TrainingRecord.of(metadata)
+        if record.graphs <= before.graphs or "provenance" not in metadata:
+            raise DatasetError(
+                f"{run}: expected the folder of a training of MatchGNN, found weights that none has made. Name another."
+            )
+        seconds_per_graph = (record.seconds - before.seconds) / (record.graphs - before.graphs)
+        batch_size = metadata["config"]["optim"]["batch_size"]
+        validations = []
+        for row in _log(run / "log.csv"):
+            loss = row.get("validation_loss")
+            if loss is None:
+                continue
+            graphs = int(row.get("step") or 0) * batch_size
+            validations.append(
+                Validation(
+                    len(rounds) + 1,
+                    before.seconds + graphs * seconds_per_graph,
+                    before.graphs + graphs,
+                    loss,
+                    {name: row.get(name) for name in metadata["validation"] if name != "loss"},
+                )
+            )
+        if not validations:
+            raise DatasetError(f"{run / 'log.csv'}: expected validations, found none. Name a run that had one.")
+        rounds.append(
+            Round(
+                number=len(rounds) + 1,
+                before=before,
+                record=record,
+                weights_sha256=checkpoint.sha256,
+                textures_sha256=(metadata.get("textures") or {}).get("sha256"),
+                provenance=metadata["provenance"],
+                validations=tuple(validations),
+            )
+        )
+    return rounds
+
+
+def write_history(rounds: Sequence[Round], path: Path, *, command: str) -> None:
+    """All validations of all rounds, in one file of results."""
+    rows = [validation.as_row() for of_round in rounds for validation in of_round.validations]
+    details = {"weights_sha256": rounds[-1].weights_sha256, "rounds": [of_round.as_row() for of_round in rounds]}
+    write_result(path, rows, command=command_without_folders(command), seed=None, details=details)
+
+
+def history_figure(rounds: Sequence[Round]) -> Figure:
+    """Median errors in validation rooms against the minutes of training, a line for each round.
+
+    A line ends with the weights that were kept, where the next one starts.
+    """
+    styles = method_styles([_name(of_round) for of_round in rounds], None)
+    figure, panels = two_panels("Validation rooms, regression without intrinsics")
+    labels = {"median_m": "median translation error [m]", "median_deg": "median rotation error [°]"}
+    for axes, (figure_name, label) in zip(panels, labels.items(), strict=True):
+        axes.set_yscale("log")
+        label_in_plain_numbers(axes.yaxis)
+        drawn = []
+        for of_round in rounds:
+            shown = [one for one in of_round.validations if one.seconds <= of_round.kept.seconds]
+            errors = np.array([one.figures.get(figure_name) for one in shown], dtype=np.float64)
+            minutes = [one.seconds / 60 for one in shown]
+            name = _name(of_round)
+            axes.plot(minutes, errors, marker="o", markersize=3.0, label=name, **styles[name])
+            drawn.append(errors)
+        axes.set_xlim(left=0)
+        finish_axes(axes, "minutes of training", label, drawn)
+    legend_below(figure, panels[0])
+    return figure
+
+
+def rounds_table(rounds: Sequence[Mapping[str, Any]]) -> str:
+    """The rounds of a history in Markdown, from what `Round.as_row` says."""
+    lines = [
+        "| Round | Minutes | Graphs | Validation rooms | Device | Commit |",
+        "| ---: | ---: | ---: | :---: | :--- | :--- |",
+    ]
+    for row in rounds:
+        commit = str(row["git_commit"] or "unknown")[:7]
+        lines.append(
+            f"| {row['round']} | {row['seconds'] / 60:.1f} | {row['graphs']:,} | {errors_text(row)} | "
+            f"{row['device_name']} | {commit} |"
+        )
+    return "\n".join(lines)
+
+
+def errors_text(figures: Mapping[str, Any]) -> str:
+    """Median errors of a validation.
+
+    Example:
+        >>> errors_text({"median_m": 0.0421, "median_deg": 1.2})
+        '0.042 m / 1.20°'
+    """
+    return f"{figures['median_m']:.3f} m / {figures['median_deg']:.2f}°"
+
+
+def command_without_folders(command: str) -> str:
+    """A command with a name in the place of every path, that of the option before it: no folder of anybody is told.
+
+    Example:
+        >>> command_without_folders("relograph train --preset matchgnn --textures /home/me/t.zip --set seed=1")
+        'relograph train --preset matchgnn --textures $TEXTURES --set seed=1'
+    """
+    words, option = [], "PATH"
+    for word in shlex.split(command):
+        name, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+        if word.startswith("--"):
+            option = name.lstrip("-").upper().replace("-", "_")
+        if "/" in value or re.fullmatch(r"\$[A-Z_]+", value):
+            words.append(f"{name}{equals}${option}")
+        else:
+            words.append(shlex.quote(word))
+            option = option if word.startswith("--") else "PATH"
+    return " ".join(words)
+
+
+def _name(of_round: Round) -> str:
+    return f"round {of_round.number}"
+
+
+def _start_text(sha256: object) -> str:
+    return "random weights" if sha256 is None else f"the weights {str(sha256)[:12]}"
+
+
+def _log(path: Path) -> list[dict[str, float | None]]:
+    try:
+        return read_log(path)
+    except (OSError, ValueError, KeyError) as error:
+        raise DatasetError(
+            f"{path}: expected the log of a training, found: {getattr(error, 'strerror', None) or error}. Name the "
+            "folder that `relograph train` was given as --output."
+        ) from error

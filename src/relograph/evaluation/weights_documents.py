@@ -1,0 +1,78 @@
+"""What the README and docs/weights.md say about the weights in the package, from their metadata and their results."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from relograph.errors import DatasetError
+from relograph.evaluation.experiment_report import filled, read_readme
+from relograph.evaluation.weights_results import TEST_ROOMS, VALIDATION_ROOMS, made_by, results_of_weights
+from relograph.evaluation.writing import write_whole
+from relograph.models.checkpoint import INDEX_FILE, load_checkpoint
+from relograph.models.shipped import MODEL_CARD_FILE
+from relograph.training.match_training import TrainingRecord
+
+TRAINING_PICTURE = "matchgnn-training.png"
+NOTHING_YET = "No weights are in the package yet: they are being trained."
+
+
+def write_weights_documents(weights: Path, results: Path, docs: Path, *, check: bool = False) -> list[Path]:
+    """Write the blocks of the README and of docs/weights.md anew, or with `check` only see that they are right."""
+    readme, text = read_readme(docs)
+    page = docs / "weights.md"
+    wanted = {
+        readme: filled(text, {"weights": lambda: weights_block(weights, results, readme.parent)}),
+        page: filled(
+            page.read_text(encoding="utf-8"), {"weights-pictures": lambda: pictures_block(weights, results, docs)}
+        ),
+    }
+    changed = [path for path, text in wanted.items() if path.read_text(encoding="utf-8") != text]
+    if check and changed:
+        raise DatasetError(
+            f"{', '.join(map(str, changed))}: expected what the weights in {weights} and their results say, found "
+            "another text. Run: relograph weights report"
+        )
+    for path in changed:
+        write_whole(path, wanted[path].encode())
+    return changed
+
+
+def weights_block(weights: Path, results: Path, root: Path) -> str:
+    """For the README: what made the weights, and how good they are where nobody trained."""
+    if not (weights / INDEX_FILE).exists():
+        return NOTHING_YET
+    checkpoint = load_checkpoint(weights)
+    metadata: Mapping[str, Any] = checkpoint.metadata
+    record = TrainingRecord.of(metadata)
+    card = _relative(weights / MODEL_CARD_FILE, root)
+    parts = [
+        f"Trained for {record.seconds / 60:.0f} minutes on {metadata['provenance']['device_name']}, from random "
+        f"weights and without any real frame; [the model card]({card}) tells all of it."
+    ]
+    evaluations = {evaluation.place: evaluation for evaluation in results_of_weights(checkpoint.sha256, results)}
+    rooms = (TEST_ROOMS,) if TEST_ROOMS in evaluations else (VALIDATION_ROOMS,)
+    places = [place for place in evaluations if place not in (TEST_ROOMS, VALIDATION_ROOMS)]
+    for place in (*rooms, *places):
+        if place in evaluations:
+            parts += [evaluations[place].table(), made_by(evaluations[place].metadata)]
+    return "\n\n".join(parts)
+
+
+def pictures_block(weights: Path, results: Path, docs: Path) -> str:
+    """For docs/weights.md: the plots of the training and of what was measured."""
+    if not (weights / INDEX_FILE).exists():
+        return NOTHING_YET
+    parts = []
+    if (docs / "pictures" / TRAINING_PICTURE).is_file():
+        caption = "Median errors in validation rooms against minutes of training. Drawn by `relograph weights history`."
+        parts.append(f"![{caption}](pictures/{TRAINING_PICTURE})\n\n*{caption}*")
+    for evaluation in results_of_weights(load_checkpoint(weights).sha256, results):
+        for path, shows in evaluation.pictures:
+            caption = f"{evaluation.place[0].upper()}{evaluation.place[1:]}: {shows}. Drawn by `relograph eval`."
+            parts.append(f"![{caption}]({_relative(path, docs)})\n\n*{caption}*")
+    return "\n\n".join(parts) if parts else "No plots are in the repository yet."
+
+
+def _relative(path: Path, start: Path) -> str:
+    return Path(os.path.relpath(path, start)).as_posix()

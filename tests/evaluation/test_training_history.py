@@ -1,0 +1,123 @@
+"""Rounds become one history: in their order, on one clock, with nobody's folders in it."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from evaluation.made_weights import make_weights
+from relograph.errors import DatasetError
+from relograph.evaluation.plots import save_figure
+from relograph.evaluation.training_history import (
+    command_without_folders,
+    history_figure,
+    read_rounds,
+    rounds_table,
+    write_history,
+)
+from relograph.training.match_validation import FIGURES
+from relograph.training.presets import MATCHGNN_TINY
+
+BATCH = MATCHGNN_TINY.optim.batch_size
+
+
+def write_log(run: Path, losses: dict[int, float]) -> None:
+    """A log with validations after those steps, and a row without one."""
+    columns = ("step", "loss", "validation_loss", *FIGURES)
+    with (run / "log.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(columns)
+        rows.writerow([1, 3.0, *[""] * 5])
+        rows.writerows([step, 2.0, loss, loss / 2, 15 * loss, 0.5, ""] for step, loss in losses.items())
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[Path]:
+    """Two rounds: 100 steps in 60 s, after which nothing got better, and 50 more in 90 s."""
+    first, second = tmp_path / "round-1", tmp_path / "round-2"
+    sha256 = make_weights(first / "weights", rounds=1, seconds=60.0, graphs=100 * BATCH, loss=0.2)
+    write_log(first, {50: 0.4, 100: 0.2, 150: 0.3})
+    make_weights(
+        second / "weights",
+        seed=1,
+        start=sha256,
+        rounds=2,
+        seconds=150.0,
+        graphs=150 * BATCH,
+        loss=0.1,
+        calibrated=False,
+    )
+    write_log(second, {25: 0.15, 50: 0.1})
+    return [first, second]
+
+
+def test_rounds_follow_each_other_on_one_clock(runs: list[Path]):
+    first, second = read_rounds(runs)
+    assert [one.seconds for one in first.validations] == pytest.approx([30.0, 60.0, 90.0])
+    assert [one.graphs for one in first.validations] == [50 * BATCH, 100 * BATCH, 150 * BATCH]
+    assert [one.seconds for one in second.validations] == pytest.approx([60.0 + 45.0, 60.0 + 90.0])
+    assert first.kept.seconds == 60.0
+    assert second.kept.figures == {
+        "median_m": 0.05,
+        "median_deg": 1.5,
+        "right_matches": 0.5,
+        "confident_px": None,
+    }
+
+
+def test_the_file_has_every_validation_and_the_picture_is_drawn(runs: list[Path], tmp_path: Path):
+    rounds = read_rounds(runs)
+    write_history(rounds, tmp_path / "training.json", command="relograph weights history /home/me/a /home/me/b")
+    save_figure(history_figure(rounds), tmp_path / "training.png")
+    text = (tmp_path / "training.json").read_text()
+    document = json.loads(text)
+    assert str(tmp_path) not in text
+    assert document["metadata"]["command"] == "relograph weights history $PATH $PATH"
+    assert document["metadata"]["weights_sha256"] == rounds[-1].weights_sha256
+    assert [row["round"] for row in document["results"]] == [1, 1, 1, 2, 2]
+    told = document["metadata"]["rounds"]
+    assert [(row["seconds"], row["graphs"]) for row in told] == [(60.0, 100 * BATCH), (90.0, 50 * BATCH)]
+    assert told[0]["command"] == "relograph train --preset matchgnn --output $OUTPUT"
+    assert rounds_table(told).splitlines()[-1].startswith("| 2 | 1.5 | ")
+    assert (tmp_path / "training.png").stat().st_size > 10_000
+
+
+def test_a_line_of_the_picture_ends_with_the_weights_that_were_kept(runs: list[Path]):
+    metres, degrees = history_figure(read_rounds(runs)).axes
+    assert [line.get_xdata().tolist() for line in metres.lines] == [
+        pytest.approx([0.5, 1.0]),
+        pytest.approx([1.75, 2.5]),
+    ]
+    assert degrees.lines[1].get_ydata().tolist() == pytest.approx([2.25, 1.5])
+
+
+def test_rounds_that_do_not_follow_each_other_are_refused(runs: list[Path]):
+    first, second = runs
+    with pytest.raises(DatasetError, match="expected a round that starts from random weights, found one from the weig"):
+        read_rounds([second])
+    with pytest.raises(DatasetError, match=r"starts from the weights [0-9a-f]{12}, found one from random weights"):
+        read_rounds([first, first])
+
+
+def test_a_run_without_a_log_or_without_validations_is_one_line(runs: list[Path]):
+    write_log(runs[0], {})
+    with pytest.raises(DatasetError, match="expected validations, found none"):
+        read_rounds(runs)
+    (runs[0] / "log.csv").unlink()
+    with pytest.raises(DatasetError, match="expected the log of a training, found: No such file"):
+        read_rounds(runs)
+
+
+@pytest.mark.parametrize(
+    ("command", "published"),
+    [
+        ("relograph train --init=/a/b --set seed=3", "relograph train --init=$INIT --set seed=3"),
+        ("relograph train --encoder-weights ../w.pth", "relograph train --encoder-weights $ENCODER_WEIGHTS"),
+        ("relograph eval runs/one --output out", "relograph eval $PATH --output out"),
+        ("relograph train --set 'data.name=a b'", "relograph train --set 'data.name=a b'"),
+    ],
+)
+def test_no_folder_of_anybody_is_told(command: str, published: str):
+    assert command_without_folders(command) == published
+    assert command_without_folders(published) == published
