@@ -307,10 +307,19 @@ def fine_offset(
 
     The fine feature at the anchor of a query's cell is compared with those around the anchor of the reference's.
     """
-    window, inside = _at_cells(ref_fine, ref_cell, _window_steps(ref_cell.device))  # [M, S, K, C]
-    score = precise((window * fine[:, :, None]).sum(dim=-1)) / fine.shape[-1] ** 0.5
+    window, inside = _around_cells(ref_fine, ref_cell)  # [M, S, K, C]
+    score = precise(_each_with_its_own(fine, window)) / fine.shape[-1] ** 0.5
     log_chance = score.masked_fill(~inside, -1e4).log_softmax(dim=-1)  # [M, S, K]
     return _mean_of(_steps_px(log_chance), log_chance), log_chance
+
+
+def _each_with_its_own(fine: Float[Tensor, "M S C"], window: Float[Tensor, "M S K C"]) -> Float[Tensor, "M S K"]:
+    """Products of features with all those of their windows."""
+    if window.is_cuda:
+        return (window * fine[:, :, None]).sum(dim=-1)
+    with torch.autocast(window.device.type, enabled=False):
+        # As matrices: the numbers that are to be added would not fit a CPU's cache.
+        return (fine[:, :, None] @ window.mT).squeeze(2)
 
 
 def _mean_of(values: Float[Tensor, "K 2"], log_chance: Float[Tensor, "M S K"]) -> Float[Tensor, "M S 2"]:
@@ -319,15 +328,15 @@ def _mean_of(values: Float[Tensor, "K 2"], log_chance: Float[Tensor, "M S K"]) -
         return log_chance.exp() @ values
 
 
-def _window_steps(device: torch.device) -> Int[Tensor, "K 2"]:
-    """Steps (y, x) in fine cells from an anchor to the places around it."""
-    step = torch.arange(-FINE_RADIUS, FINE_RADIUS + 1, device=device)
-    return torch.cartesian_prod(step, step)
+def _window_steps(device: torch.device) -> Int[Tensor, "7"]:
+    """Steps in fine cells from an anchor to the places around it, along an axis."""
+    return torch.arange(-FINE_RADIUS, FINE_RADIUS + 1, device=device)
 
 
 def _steps_px(like: Float[Tensor, "M S K"]) -> Float[Tensor, "K 2"]:
-    """The same steps as (x, y) in pixels."""
-    return _window_steps(like.device).flip(-1).to(like.dtype) * FINE_STRIDE
+    """Steps (x, y) in pixels to all of them, row by row."""
+    step = _window_steps(like.device)
+    return torch.cartesian_prod(step, step).flip(-1).to(like.dtype) * FINE_STRIDE
 
 
 def at_anchors(fine: Float[Tensor, "M C h w"]) -> Float[Tensor, "M P C"]:
@@ -336,20 +345,21 @@ def at_anchors(fine: Float[Tensor, "M C h w"]) -> Float[Tensor, "M P C"]:
     return fine[:, :, per_cell // 2 :: per_cell, per_cell // 2 :: per_cell].flatten(2).mT
 
 
-def _at_cells(
-    fine: Float[Tensor, "M C h w"], cell: Int[Tensor, "M S"], steps_yx: Int[Tensor, "K 2"]
+def _around_cells(
+    fine: Float[Tensor, "M C h w"], cell: Int[Tensor, "M S"]
 ) -> tuple[Float[Tensor, "M S K C"], Bool[Tensor, "M S K"]]:
-    """Fine features some steps away from the anchors of cells, and whether there are any."""
+    """Fine features at and around the anchors of cells, row by row, and whether there are any."""
     per_cell = COARSE_STRIDE // FINE_STRIDE
     num_images, _, height, width = fine.shape
     columns, middle = width // per_cell, per_cell // 2  # an anchor's pixel lies in the middle fine cell
-    y = (cell // columns * per_cell + middle)[..., None] + steps_yx[:, 0]  # [M, S, K]
-    x = (cell % columns * per_cell + middle)[..., None] + steps_yx[:, 1]
-    inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
-    place = y.clamp(0, height - 1) * width + x.clamp(0, width - 1)
-    place = place + torch.arange(num_images, device=fine.device)[:, None, None] * (height * width)
+    step = _window_steps(cell.device)
+    y = (cell // columns * per_cell + middle)[..., None] + step  # [M, S, 7]
+    x = (cell % columns * per_cell + middle)[..., None] + step
+    inside = ((y >= 0) & (y < height))[..., None] & ((x >= 0) & (x < width))[..., None, :]  # [M, S, 7, 7]
+    row = y.clamp(0, height - 1) + torch.arange(num_images, device=fine.device)[:, None, None] * height
+    place = (row * width)[..., None] + x.clamp(0, width - 1)[..., None, :]
     # An embedding copies whole rows, many times faster than a gather of single numbers.
-    return F.embedding(place, fine.flatten(2).mT.flatten(0, 1)), inside
+    return F.embedding(place.flatten(2), fine.flatten(2).mT.flatten(0, 1)), inside.flatten(2)
 
 
 # What a comparison says about the camera
