@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -22,6 +23,10 @@ MAP_FOCAL, QUERY_FOCAL = 0, 1
 """Groups of cameras that share an unknown focal length; in a scene, the queries' is the map's."""
 
 AnyCamera = Camera | UnknownFocal
+FocalTold = Literal["given", "searched", "none", "wrong"]
+"""What is told of focal lengths: what the place knows; nothing, for the solver to find or not to; a wrong one."""
+WRONG_FOCAL = 1.2
+"""Times the true focal length."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,20 @@ class PosedPhotos:
         """The same photos, of whose cameras nobody knows more than that they have a focal length in common."""
         unknown = tuple(UnknownFocal(camera.width, camera.height, group) for camera in self.cameras)
         return replace(self, cameras=unknown)
+
+    def told(self, focal: FocalTold, group: int) -> "PosedPhotos":
+        """The same photos as they are told of; those of unknown focal length are one group."""
+        if focal == "given":
+            return self
+        if focal != "wrong":
+            return self.with_unknown_focal(group)
+        wrong = tuple(
+            replace(camera, fx=WRONG_FOCAL * camera.fx, fy=WRONG_FOCAL * camera.fy)
+            if isinstance(camera, Camera)
+            else camera
+            for camera in self.cameras
+        )
+        return replace(self, cameras=wrong)
 
     @property
     def focal_known(self) -> bool:
@@ -94,11 +113,11 @@ class Place:
             >>> Place("room", photos, photos, "").with_unknown_focal().queries.cameras
             (UnknownFocal(width=64, height=48, group=1),)
         """
-        return replace(
-            self,
-            map=self.map.with_unknown_focal(MAP_FOCAL),
-            queries=self.queries.with_unknown_focal(QUERY_FOCAL),
-        )
+        return self.told("none")
+
+    def told(self, focal: FocalTold) -> "Place":
+        """The place as it is told of."""
+        return replace(self, map=self.map.told(focal, MAP_FOCAL), queries=self.queries.told(focal, QUERY_FOCAL))
 
 
 def place_of_scene(scene: Scene, map_names: Sequence[str], query_names: Sequence[str], focal: str) -> Place:

@@ -1,27 +1,25 @@
 """Our own rows of a comparison: one map of features, and a `Localizer` on it for each way to answer."""
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float64, Int, UInt8
 from torch import Tensor
 
-from relograph.evaluation.place import AnyCamera, Place, PosedPhotos
+from relograph.evaluation.place import WRONG_FOCAL, AnyCamera, FocalTold, Place, PosedPhotos
 from relograph.evaluation.place_answers import MethodAnswers, QueryAnswer
-from relograph.evaluation.solver_pool import PendingAnswer, SolverPool
+from relograph.evaluation.solver_pool import PendingAnswers, SolverPool
 from relograph.geometry import Pose
 from relograph.localization.confidence import UNCALIBRATED
 from relograph.localization.localizer import Answer, Localizer, Solver
 from relograph.localization.map_features import MapFeatures, Precision
 from relograph.models.shipped import LoadedMatchGNN
 from relograph.progress import SILENT, Progress
-
-FocalTold = Literal["given", "searched", "none"]
 
 
 @dataclass(frozen=True)
@@ -30,15 +28,18 @@ class OurWay:
 
     solver: Solver
     focal: FocalTold
-    """Given as the place knows it, or searched by the solver; regression is told nothing."""
 
     @property
     def name(self) -> str:
         """What tables call it."""
         if self.solver == "regress":
-            return "relograph, regression" if self.focal == "none" else "relograph, regression, f given"
+            return "relograph, regression" + ("" if self.focal == "none" else f", {self._focal}")
         how = "" if self.solver == "auto" else " alone"
-        return f"relograph, solver{how}, f {self.focal}"
+        return f"relograph, solver{how}, {self._focal}"
+
+    @property
+    def _focal(self) -> str:
+        return f"f {WRONG_FOCAL - 1:.0%} too long" if self.focal == "wrong" else f"f {self.focal}"
 
 
 PENDING_PER_WORKER = 4
@@ -94,20 +95,20 @@ def our_answers(
 
     With a `pool` other processes solve, and times mean little; regression needs none.
     """
-    told = place if way.focal == "given" else place.with_unknown_focal()
+    told = place.told(way.focal)
     if way.focal == "searched" and not place.queries.focal_known:
         told = place  # it says itself which cameras have a focal length in common
     features = replace(our_map.features, cameras=told.map.cameras)
     localizer = Localizer(features, network, num_references=num_references, solver=way.solver)
     calibration = network.calibration or UNCALIBRATED
     answers: list[Answer] = []
-    pending: deque[Answer | PendingAnswer] = deque()
+    pending: deque[Answer | PendingAnswers] = deque()
     num_pending = 0 if pool is None or way.solver == "regress" else PENDING_PER_WORKER * pool.num_workers
     with progress.task(way.name, total=len(place.queries)) as advance:
 
         def take() -> None:
             first = pending.popleft()
-            answers.append(first if isinstance(first, Answer) else first.result())
+            answers.extend([first] if isinstance(first, Answer) else first.result())
             advance(1)
 
         for query, camera in enumerate(told.queries.cameras):
@@ -118,7 +119,7 @@ def our_answers(
             else:
                 compared = localizer.compare(image, camera=camera, references=rows)
                 if not isinstance(compared, Answer):
-                    pending.append(pool.submit(compared, way.solver, calibration))
+                    pending.append(pool.submit(compared, [way.solver], calibration))
                 else:
                     pending.append(compared)
             if len(pending) > num_pending:
@@ -150,7 +151,7 @@ def our_row(
 
 
 def _as_query_answer(answer: Answer, way: OurWay) -> QueryAnswer:
-    seconds = answer.seconds
+    seconds = answer.seconds or dict.fromkeys(("match", "solve"), math.nan)  # where nobody measured
     return QueryAnswer(
         answer.T_solved if way.solver == "geometric" else answer.T_best,
         answer.reason,

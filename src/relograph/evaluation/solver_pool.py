@@ -2,7 +2,7 @@
 
 import multiprocessing
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -24,32 +24,32 @@ class SolverPool:
     processes: ProcessPoolExecutor
     num_workers: int
 
-    def submit(self, compared: Compared, solver: Solver, calibration: Calibration) -> "PendingAnswer":
-        """The answer, as soon as some process has it."""
+    def submit(self, compared: Compared, solvers: Sequence[Solver], calibration: Calibration) -> "PendingAnswers":
+        """The answer of each solver, as soon as some process has them."""
         on_cpu = {field.name: getattr(compared.matches, field.name) for field in fields(compared.matches)}
         on_cpu = {name: value.cpu() if isinstance(value, Tensor) else value for name, value in on_cpu.items()}
         compared = replace(compared, matches=type(compared.matches)(**on_cpu))
         # As bytes: tensors that go by themselves take a piece of shared memory each, of which there are not so many.
         # They go through this pool's own pipe, as all that it hands over does, and never come from a file or a user.
-        return PendingAnswer(self.processes.submit(_answer, pickle.dumps((compared, solver, calibration))))
+        return PendingAnswers(self.processes.submit(_answer, pickle.dumps((compared, tuple(solvers), calibration))))
 
 
 @dataclass(frozen=True)
-class PendingAnswer:
-    """An answer that some process is at work on."""
+class PendingAnswers:
+    """Answers that some process is at work on."""
 
     pickled: "Future[bytes]"
 
-    def result(self) -> Answer:
-        """The answer, once it is there."""
+    def result(self) -> list[Answer]:
+        """The answer of each solver, once they are there."""
         try:
-            answer: Answer = pickle.loads(self.pickled.result())
+            answers: list[Answer] = pickle.loads(self.pickled.result())
         except BrokenProcessPool as error:
             raise RelographError(
                 "expected every process that solves to live, found one ended from outside, as a machine short of "
                 "memory does. Close other programs, or run with fewer --workers."
             ) from error
-        return answer
+        return answers
 
 
 @contextmanager
@@ -73,5 +73,5 @@ def _start_solver() -> None:
 
 
 def _answer(pickled: bytes) -> bytes:
-    compared, solver, calibration = pickle.loads(pickled)
-    return pickle.dumps(answer_compared(compared, solver, calibration))
+    compared, solvers, calibration = pickle.loads(pickled)
+    return pickle.dumps([answer_compared(compared, solver, calibration) for solver in solvers])
