@@ -12,12 +12,12 @@ PYTHON := $(VENV)/bin/python
 PIP_INSTALL := $(PYTHON) -m pip install --quiet --disable-pip-version-check
 PEERS_VENV := .venv-peers
 
-.PHONY: help demo test peers format clean
+.PHONY: help demo test wheel peers format clean
 
 help: ## Say what can be made.
 	@awk -F ':[^#]*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
 
-demo: $(VENV)/.installed ## Make a room, write it as a scene, check it and draw its cameras from above.
+demo: $(VENV)/.installed ## Make a room, draw its cameras, and localize photos in it with weights that never saw it.
 	@$(VENV)/bin/relograph demo
 
 # One thread a process: pytest already uses both cores, and torch's threads would only get in each other's way.
@@ -27,6 +27,12 @@ test: $(VENV)/.installed-dev ## Run every check that CI runs: format, lint, type
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m mypy
 	$(PYTHON) -m pytest -n 2
+
+wheel: $(VENV)/.installed-dev ## Build the wheel and the source archive into dist/, and say how large they are.
+	@rm -rf dist
+	$(PYTHON) -m hatchling build
+	$(PYTHON) -m zipfile --list dist/*.whl | awk '/weights\/|\.html/ {print $$1, $$NF}'
+	du --apparent-size --block-size=1000 dist/* | awk '{printf "%s: %.1f MB\n", $$2, $$1 / 1000}'
 
 peers: $(PEERS_VENV)/.installed ## Make .venv-peers, where XFeat and ALIKED + LightGlue live that relograph is compared with.
 
@@ -40,8 +46,8 @@ clean: ## Remove what these commands made: .venv, .venv-peers, the demo's files,
 
 # The stamps say what .venv holds; a change of pyproject.toml installs again.
 $(VENV)/.installed: $(VENV)/.created pyproject.toml
-	@echo "Installing relograph into $(VENV) (once; torch is large)"
-	$(PIP_INSTALL) -e .
+	@echo "Installing relograph with its geometry extra into $(VENV) (once; torch is large)"
+	$(PIP_INSTALL) -e '.[geometry]'
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.created pyproject.toml

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from relograph.cli.app import app
 from relograph.evaluation.experiment_report import write_report
 from relograph.evaluation.paper_numbers import paper_numbers
+from relograph.evaluation.weights_documents import write_weights_documents
 from small_roots import HEIGHT, WIDTH, write_seven_scenes_root
 
 REPOSITORY = Path(__file__).parents[1]
@@ -35,6 +36,7 @@ TAKES_MINUTES = {
     ("experiments", "run"),
     ("experiments", "publish"),
     ("experiments", "report"),
+    ("weights",),
     ("demo",),
 }
 """Commands of which a document's line is only parsed, unless `takes_seconds` knows better."""
@@ -165,6 +167,11 @@ def test_the_paper_is_cited_in_the_readme_the_notice_and_the_citation_file():
 def test_the_documents_say_what_the_committed_results_say():
     assert "images a second" in (REPOSITORY / "README.md").read_text(encoding="utf-8")
     assert write_report(REPOSITORY / "results" / "experiments", REPOSITORY / "docs", check=True) == []
+
+
+def test_the_documents_say_what_the_weights_in_the_package_are():
+    weights = REPOSITORY / "src" / "relograph" / "weights" / "matchgnn"
+    assert write_weights_documents(weights, REPOSITORY / "results", REPOSITORY / "docs", check=True) == []
 
 
 def test_the_page_on_training_has_every_setting_and_preset_in_the_configurations_own_words():
