@@ -44,7 +44,8 @@ def network_command(
     batch: Annotated[list[int] | None, typer.Option(min=1, help="Graphs in a step; may be repeated.")] = None,
     steps: Annotated[int, typer.Option(min=1, help="Training steps to measure.")] = 40,
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Write the figures with their provenance to this file.")
+        Path | None,
+        typer.Option(metavar="FILE.json", help="Write the figures with their provenance to this file, one by one."),
     ] = None,
 ) -> None:
     """Measure RelPoseGNN: training steps a second, and the time of one query whose map features are kept."""
@@ -56,20 +57,24 @@ def network_command(
     from relograph.training.benchmark import COMPILER_MODES, benchmark_network, network_table
 
     kind = compute_device(device).kind
+
+    def keep(rows: Sequence[Mapping[str, object]], rate: float) -> None:
+        if output is not None:
+            details = {"measured_bf16_teraflops": rate}
+            write_result(output, rows, command=command_line(), seed=None, device=device, details=details)
+
     rows, rate = benchmark_network(
         device=torch.device(kind),
-        batch_sizes=batch or (8, 32, 64),
+        batch_sizes=batch or (64, 32, 8),
         channels=channels,
         image_hw=(height, height * 4 // 3),
         steps=steps,
         runtimes=("eager",) if kind == "cpu" else tuple(COMPILER_MODES),
+        keep=keep,
         progress=TerminalProgress(),
     )
     typer.echo(network_table(rows, rate))
     if output is not None:
-        write_result(
-            output, rows, command=command_line(), seed=None, device=device, details={"measured_bf16_teraflops": rate}
-        )
         typer.echo(str(output))
 
 

@@ -258,9 +258,13 @@ def benchmark_network(
     image_hw: tuple[int, int] = PAPER_IMAGE_HW,
     steps: int = 40,
     runtimes: Sequence[str] = tuple(COMPILER_MODES),
+    keep: Callable[[Sequence[Mapping[str, object]], float], None] = lambda rows, rate: None,
     progress: Progress = SILENT,
 ) -> tuple[list[dict[str, object]], float]:
-    """Rows of training and query speeds, and the measured bf16 rate in TFLOP/s."""
+    """Rows of training and query speeds, and the measured bf16 rate in TFLOP/s.
+
+    `keep` is called with what is known so far after each new row, so that a run that is cut loses none.
+    """
     rate = measured_bf16_teraflops(device)
     rows: list[dict[str, object]] = []
     trainings = [
@@ -269,6 +273,13 @@ def benchmark_network(
         for batch_size in ([min(batch_sizes)] if runtime == SMALLEST_BATCH_ONLY else batch_sizes)
     ]
     with progress.task("measuring", total=len(trainings) + 1) as advance:
+        # Queries first: they take seconds, and a training's kernels minutes to compile.
+        rows += [
+            {"what": "query", **asdict(speed)}
+            for speed in query_speeds(device=device, channels=channels, image_hw=image_hw, repeats=100)
+        ]
+        keep(rows, rate)
+        advance(1)
         for runtime, batch_size in trainings:
             speed = training_speed(
                 batch_size,
@@ -280,12 +291,8 @@ def benchmark_network(
                 steps=steps,
             )
             rows.append({"what": "training step", **asdict(speed)})
+            keep(rows, rate)
             advance(1)
-        rows += [
-            {"what": "query", **asdict(speed)}
-            for speed in query_speeds(device=device, channels=channels, image_hw=image_hw, repeats=100)
-        ]
-        advance(1)
     return rows, rate
 
 
