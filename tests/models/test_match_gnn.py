@@ -1,5 +1,6 @@
 """MatchGNN: what must not matter does not, what must matter does, and its parts agree with slow ones."""
 
+import copy
 import math
 
 import pytest
@@ -313,6 +314,15 @@ def test_matching_pair_by_pair_says_the_same(network: MatchGNN) -> None:
     assert dropped.log_coarse is None
     for name in ("xy", "confidence", "best", "mutual", "sigma_px", "seen"):
         assert_allclose(getattr(dropped, name), getattr(kept, name), atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("log_temperature", [0.0, 6.0])  # at the second, scores are hundreds apart
+@torch.no_grad()
+def test_chances_that_are_not_kept_are_the_same(network: MatchGNN, log_temperature: float) -> None:
+    matcher = copy.deepcopy(network.matcher)
+    matcher.log_temperature.fill_(log_temperature)
+    q, r = torch.randn(2, 3, 20, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert_allclose(matcher.passing_log_chance(q, r), matcher.log_chance(q, r), atol=1e-9)
 
 
 @torch.no_grad()

@@ -36,7 +36,10 @@ def fold_batch_norm(encoder: ResNet, *, fused: bool = False) -> ResNet:
 
 
 def fold_match_gnn(model: MatchGNN) -> MatchGNN:
-    """A copy of a MatchGNN that says in training and in evaluation what `model` says in evaluation."""
+    """A copy of a MatchGNN that says in training and in evaluation what `model` says in evaluation.
+
+    Its channels come last: so do those of tokens, and nothing has to be turned over between the two.
+    """
     folded = copy.deepcopy(model)
     for block in folded.modules():
         if isinstance(block, ConvBlock):
@@ -45,6 +48,7 @@ def fold_match_gnn(model: MatchGNN) -> MatchGNN:
             if isinstance(block.shortcut, nn.Sequential):
                 _fold_pair(block.shortcut, "0", "1")
     _fold_pair(folded.encoder.stem, "0", "1")
+    folded.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks the keyword
     return folded.requires_grad_(False)
 
 

@@ -252,15 +252,13 @@ class Matcher(nn.Module):
         r = self.describe(references.context, references.coarse, query_shows)
         seen = precise(self.seen(q)).squeeze(-1)
         fine = at_anchors(query.fine).repeat_interleave(num_references, dim=0)
-        log_coarse = self.log_chance(q, r) if keep_log_coarse else None
-        # One pair at a time where nothing is kept: on a CPU, chances between all cells then stay in its cache.
-        num_at_once = len(q) if keep_log_coarse or q.is_cuda else 1
-        chunks = zip(*(part.split(num_at_once) for part in (q, r, fine, references.fine)), strict=True)
-        places = (
-            cell_places(self.log_chance(q, r) if log_coarse is None else log_coarse, fine, ref_fine)
-            for q, r, fine, ref_fine in chunks
-        )
-        log_best, best, mutual, xy, sigma_px = (torch.cat(parts) for parts in zip(*places, strict=True))
+        if keep_log_coarse or q.is_cuda:
+            log_coarse = self.log_chance(q, r)
+            log_best, best, mutual, xy, sigma_px = cell_places(log_coarse, fine, references.fine)
+        else:  # pair by pair, so that chances between all cells stay in a CPU's cache
+            pairs = zip(*(part.split(1) for part in (q, r, fine, references.fine)), strict=True)
+            places = (cell_places(self.passing_log_chance(*pair[:2]), *pair[2:]) for pair in pairs)
+            log_best, best, mutual, xy, sigma_px = (torch.cat(parts) for parts in zip(*places, strict=True))
         by_query = (-1, num_references)
         return Matches(
             xy=xy.unflatten(0, by_query),
@@ -269,7 +267,7 @@ class Matcher(nn.Module):
             mutual=mutual.unflatten(0, by_query),
             sigma_px=sigma_px.unflatten(0, by_query),
             seen=seen.unflatten(0, by_query),
-            log_coarse=None if log_coarse is None else log_coarse.unflatten(0, by_query),
+            log_coarse=log_coarse.unflatten(0, by_query) if keep_log_coarse else None,
         )
 
     def log_chance(self, q: Float[Tensor, "M P C"], r: Float[Tensor, "M Q C"]) -> Float[Tensor, "M P Q"]:
@@ -277,6 +275,19 @@ class Matcher(nn.Module):
         score = wide_product(q, r) * (torch.exp(self.log_temperature) / q.shape[-1] ** 0.5)
         log_chance: Tensor = score.log_softmax(dim=2) + score.log_softmax(dim=1)
         return log_chance
+
+    @torch.no_grad()
+    def passing_log_chance(self, q: Float[Tensor, "M P C"], r: Float[Tensor, "M Q C"]) -> Float[Tensor, "M P Q"]:
+        """The same where nobody learns from it, in half the memory: to ask for more can take a CPU longer than this."""
+        score = wide_product(q * (torch.exp(self.log_temperature) / q.shape[-1] ** 0.5), r)
+        totals = _log_sum_exp(score, dim=2), _log_sum_exp(score, dim=1)
+        return score.mul_(2).sub_(totals[0]).sub_(totals[1])
+
+
+def _log_sum_exp(x: Float[Tensor, "M P Q"], dim: int) -> Float[Tensor, "M #P #Q"]:
+    largest = x.amax(dim, keepdim=True)
+    # What is smaller by e^80 adds nothing, and would be among the numbers that a CPU is ten times slower with.
+    return largest + (x - largest).clamp_min_(-80.0).exp_().sum(dim, keepdim=True).log_()
 
 
 @torch.no_grad()  # the fine features learn from their own loss, and the pose takes matches as they are
