@@ -19,7 +19,7 @@ NUM_LIGHTS = 3
 def sent(tensor: Tensor, device: torch.device | str) -> Tensor:
     """The tensor on a device. A copy to a GPU goes through locked memory: any other waits until the GPU is idle."""
     if torch.device(device).type == "cuda" and not tensor.is_cuda:
-        return tensor.pin_memory().to(device, non_blocking=True)
+        return tensor.contiguous().pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
 
 
