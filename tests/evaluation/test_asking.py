@@ -38,7 +38,7 @@ def queries(network: BatchedNetwork) -> EncodedQueries:
 
 
 def question(our_map: OurMap, *ways: OurWay, **changes) -> Question:
-    asked = Question("own", PLACE.map, our_map.features, (0, 1, 2), ways, num_references=3)
+    asked = Question("own", PLACE.map, lambda: our_map.features, (0, 1, 2), ways, num_references=3)
     return replace(asked, **changes)
 
 

@@ -107,7 +107,7 @@ def test_a_place_asked_for_more_references_than_it_has_photos_uses_all(our_map: 
 def test_without_poselib_the_rows_that_need_it_are_left_out_with_one_line(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "poselib", None)  # as on a machine that has none
     told: list[str] = []
-    config = with_what_is_installed(PlaceConfig(peers=("sift",)), PLACE, told.append)
+    config = with_what_is_installed(PlaceConfig(peers=("sift",)), told.append)
     assert (config.solver, config.peers) == ("regress", ())
     assert len(told) == 1
     assert "left out: Solving for a pose needs the package poselib" in told[0]

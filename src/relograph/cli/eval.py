@@ -97,9 +97,7 @@ def eval_command(
     ] = None,
     queries: Annotated[
         str,
-        typer.Option(
-            metavar="N[:FIRST]", help="Localize every N-th query only, from number FIRST.", rich_help_panel=OF_PLACE
-        ),
+        typer.Option(metavar="N[:FIRST]", help="A shorter run: every N-th query only, of each home from number FIRST."),
     ] = "1",
     rooms: Annotated[
         RoomsPart | None,
@@ -129,7 +127,7 @@ def eval_command(
         int | None,
         typer.Option(
             min=0,
-            help="Processes that solve where time is not measured.",
+            help="Processes that solve beside the network.",
             show_default="one a core",
             rich_help_panel=OF_ROOMS,
         ),
@@ -229,24 +227,27 @@ def eval_command(
         )
         typer.echo(table.markdown())
     else:
-        from relograph.evaluation.rooms_run import RoomsOptions, evaluate_rooms, make_homes
+        from relograph.evaluation.rooms_gather import RoomsOptions
+        from relograph.evaluation.rooms_run import evaluate_rooms
         from relograph.models.shipped import load_match_gnn
+        from relograph.training.workbench import default_cache
 
         options = RoomsOptions(
             num_homes=homes,
+            every=every,
+            first=first,
             num_stranger_maps=stranger_maps,
             strangers_per_map=strangers,
             textures=textures,
             seed=seed,
             num_workers=num_cores() if workers is None else workers,
+            cache=cache or default_cache(),
         )
-
         network = load_match_gnn(weights)
         network.model.to(kind)
         elsewhere = None if scene is None else scene_place(scene, map_file, query_file, focal)
         report = evaluate_rooms(
             rooms.value,
-            make_homes(rooms.value, options, device=kind, progress=TerminalProgress()),
             network,
             options,
             config,

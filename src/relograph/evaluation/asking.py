@@ -25,8 +25,8 @@ class Question:
     """Answers of one kind are put together, in the order in which they are asked for."""
     map_photos: PosedPhotos
     """With their true cameras."""
-    features: MapFeatures
-    """Of the same photos."""
+    features: Callable[[], MapFeatures]
+    """Of the same photos, made when they are needed."""
     queries: tuple[int, ...]
     """Numbers of encoded queries."""
     ways: tuple[OurWay, ...]
@@ -62,6 +62,7 @@ def ask(
         advance(len(places))
 
     for question in questions:
+        features = question.features()
         of_kind = answers.setdefault(question.kind, {})
         rows = {way: of_kind.setdefault(way.name, []) for way in question.ways}
         begins = {way: len(row) for way, row in rows.items()}
@@ -69,14 +70,14 @@ def ask(
             row.extend([None] * len(question.queries))
         place_of = {query: place for place, query in enumerate(question.queries)}
         retrieved_now = network.retrieve(
-            queries, question.queries, question.features, question.num_references, question.references
+            queries, question.queries, features, question.num_references, question.references
         )
         for retrieved in retrieved_now:
-            matched = network.match(queries, retrieved, question.features)
+            matched = network.match(queries, retrieved, features)
             for focal, ways in _by_what_the_network_is_told(question.ways).items():
                 of_queries = queries.photos.told(focal, QUERY_FOCAL).cameras
                 of_map = question.map_photos.told(focal, MAP_FOCAL).cameras
-                compared = network.regress(queries, matched, question.features, of_queries, of_map)
+                compared = network.regress(queries, matched, features, of_queries, of_map)
                 for query, one in zip(retrieved.queries, compared, strict=True):
                     places = [(rows[way], begins[way] + place_of[query]) for way in ways]
                     waiting.append((places, _answers(one, ways, pool)))

@@ -53,6 +53,15 @@ class PosedPhotos:
             lambda idx: self.read(rows[idx]),
         )
 
+    def followed_by(self, others: "PosedPhotos") -> "PosedPhotos":
+        """These photos, then the others."""
+        return PosedPhotos(
+            self.names + others.names,
+            Pose.cat([self.T_world_cam, others.T_world_cam]),
+            self.cameras + others.cameras,
+            lambda row: self.read(row) if row < len(self) else others.read(row - len(self)),
+        )
+
     def with_unknown_focal(self, group: int) -> "PosedPhotos":
         """The same photos, of whose cameras nobody knows more than that they have a focal length in common."""
         unknown = tuple(UnknownFocal(camera.width, camera.height, group) for camera in self.cameras)

@@ -24,24 +24,51 @@ from relograph.evaluation.plots import (
 SHOWN_RECALLS = ("recall_25cm_10deg", "recall_10cm_5deg")
 
 
-def recall_by_overlap_figure(
-    methods: Sequence[MethodAnswers], *, baseline: str | None = None, num_bins: int = 6, title: str = ""
-) -> Figure:
-    """The share of queries that are localized, against how much of their view the best reference shows.
+NUM_OVERLAP_BINS = 6
+
+
+def rows_by_overlap(methods: Sequence[MethodAnswers], num_bins: int = NUM_OVERLAP_BINS) -> list[dict[str, object]]:
+    """Errors and recalls of each method against how much of a query's view its best reference shows.
 
     Bins hold about the same number of queries each and are the same for all methods.
     """
-    styles = method_styles([method.name for method in methods], baseline)
     edges = bin_edges(np.concatenate([np.zeros(0), *(method.overlap for method in methods)]), num_bins)
+    rows: list[dict[str, object]] = []
+    for method in methods:
+        errors = prediction_errors(method.predictions)
+        bin_idx = np.searchsorted(edges[1:-1], method.overlap, side="right")
+        for number in np.unique(bin_idx):
+            of_bin = bin_idx == number
+            medians = [np.median(e.numpy()[of_bin]) for e in (errors.translation_error_m, errors.rotation_error_deg)]
+            rows.append(
+                {
+                    "method": method.name,
+                    "median_overlap": float(np.median(method.overlap[of_bin])),
+                    "num_queries": int(of_bin.sum()),
+                    "median_translation_error_m": float(medians[0]) if np.isfinite(medians[0]) else None,
+                    "median_rotation_error_deg": float(medians[1]) if np.isfinite(medians[1]) else None,
+                    **{recall: float(is_within(method, recall)[of_bin].mean()) for recall in SHOWN_RECALLS},
+                }
+            )
+    return rows
+
+
+def recall_by_overlap_figure(
+    methods: Sequence[MethodAnswers],
+    *,
+    baseline: str | None = None,
+    num_bins: int = NUM_OVERLAP_BINS,
+    title: str = "",
+) -> Figure:
+    """The share of queries that are localized, against how much of their view the best reference shows."""
+    styles = method_styles([method.name for method in methods], baseline)
+    rows = rows_by_overlap(methods, num_bins)
     figure, panels = two_panels(title)
     for axes, recall in zip(panels, SHOWN_RECALLS, strict=True):
         drawn = []
         for method in methods:
-            within = is_within(method, recall)
-            bin_idx = np.searchsorted(edges[1:-1], method.overlap, side="right")
-            bins = [bin_idx == number for number in np.unique(bin_idx)]
-            share = np.array([within[of_bin].mean() for of_bin in bins])
-            middle = [float(np.median(method.overlap[of_bin])) for of_bin in bins]
+            points = [(row["median_overlap"], row[recall]) for row in rows if row["method"] == method.name]
+            middle, share = np.array(points, dtype=np.float64).reshape(-1, 2).T
             axes.plot(middle, share, marker="o", markersize=3.5, label=method.name, **styles[method.name])
             drawn.append(share)
         _shares(axes, "x", "y")

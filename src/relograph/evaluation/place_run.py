@@ -116,7 +116,7 @@ def evaluate_scene(
     """
     place = scene_place(root, map_file, query_file, focal).every_nth_query(every, first)
     network = load_network(weights, device, config, warn)
-    config = with_what_is_installed(config, place, warn)
+    config = with_what_is_known(with_what_is_installed(config, warn), place, warn)
     told: dict[str, object] = {
         "data": "$DATA",
         "dataset": place.name,
@@ -198,7 +198,6 @@ def compare_in_place(
     network: LoadedMatchGNN | None,
     config: PlaceConfig,
     *,
-    ways: Sequence[OurWay] | None = None,
     our_map: OurMap | None = None,
     keep: Callable[[MethodAnswers], None] = lambda method: None,
     progress: Progress = SILENT,
@@ -215,7 +214,7 @@ def compare_in_place(
     references, answers, ours = given, {}, []
     if network is not None:
         our_map = our_map or OurMap.of(place.map, network, precision=config.precision, progress=progress)
-        for way in ways if ways is not None else our_ways(place, config):
+        for way in our_ways(place, config):
             answers[way] = our_answers(
                 place,
                 our_map,
@@ -230,6 +229,19 @@ def compare_in_place(
             ours.append(our_row(place, way, answers[way], references, our_map.seconds))
             keep(ours[-1])
     assert references is not None  # without a network they are given
+    others = others_on_references(place, references, config, keep=keep, progress=progress)
+    return Comparison(place, references, (*others, *ours), answers)
+
+
+def others_on_references(
+    place: Place,
+    references: Int[Tensor, "Q R"],
+    config: PlaceConfig,
+    *,
+    keep: Callable[[MethodAnswers], None] = lambda method: None,
+    progress: Progress = SILENT,
+) -> list[MethodAnswers]:
+    """Copying and the peers, on references that are ours."""
     methods = [copy_first(place, references), copy_nearest(place)]
     for method in methods:
         keep(method)
@@ -238,7 +250,7 @@ def compare_in_place(
         for method in of_peer:
             keep(method)
         methods += of_peer
-    return Comparison(place, references, (*methods, *ours), answers)
+    return methods
 
 
 def our_ways(place: Place, config: PlaceConfig) -> list[OurWay]:
@@ -264,13 +276,18 @@ def load_network(
     return network
 
 
-def with_what_is_installed(config: PlaceConfig, place: Place, warn: Callable[[str], None]) -> PlaceConfig:
-    """The comparison without what cannot be run here, each with a word about it."""
+def with_what_is_installed(config: PlaceConfig, warn: Callable[[str], None]) -> PlaceConfig:
+    """The comparison without what cannot be run on this machine, with a word about it."""
     try:
         import_poselib()
     except MissingExtraError as error:
         warn(f"the solver's rows and the peers are left out: {error}")
         return replace(config, solver="regress", peers=())
+    return config
+
+
+def with_what_is_known(config: PlaceConfig, place: Place, warn: Callable[[str], None]) -> PlaceConfig:
+    """The comparison without what cannot be run in this place, with a word about it."""
     if config.peers and "poselib" in config.peer_solvers and not (place.map.focal_known and place.queries.focal_known):
         warn("PoseLib alone does not search focal lengths: the peers are solved with our solver.")
         return replace(config, peer_solvers=("relograph",))

@@ -91,9 +91,10 @@ def room_maps(
     seed: int = 0,
     atlas: TextureAtlas | None = None,
     device: torch.device | str = "cpu",
+    first_home: int = 0,
     progress: Progress = SILENT,
 ) -> Iterator[RoomMap]:
-    """The homes of a part, one after the other; the same numbers give the same homes.
+    """The homes of a part from number `first_home` on, one after the other; the same numbers give the same homes.
 
     A map is photographed in one light with one lens; each query comes at another time, with a lens of its own.
     """
@@ -101,8 +102,8 @@ def room_maps(
     device, first_seed = torch.device(device), FIRST_SEED[part] + seed
     atlas = (atlas or make_atlas(first_seed, progress=progress)).to(device)
     darkroom, layout = Darkroom.on(device), LayoutConfig()
-    with progress.task(f"photographing {part} rooms", total=config.num_homes) as advance:
-        for home_idx in range(config.num_homes):
+    with progress.task(f"photographing {part} rooms", total=config.num_homes - first_home) as advance:
+        for home_idx in range(first_home, config.num_homes):
             rng = np.random.default_rng([first_seed, home_idx])
             home = make_home(int(rng.integers(2**31)), atlas.range_by_family, layout)
             views, is_query = _views_of_home(config, home, rng)
