@@ -83,13 +83,13 @@ def test_the_file_has_every_validation_and_the_picture_is_drawn(runs: list[Path]
     assert (tmp_path / "training.png").stat().st_size > 10_000
 
 
-def test_a_line_of_the_picture_ends_with_the_weights_that_were_kept(runs: list[Path]):
+def test_a_line_of_the_picture_ends_with_the_weights_that_were_kept_and_the_next_starts_there(runs: list[Path]):
     metres, degrees = history_figure(read_rounds(runs)).axes
     assert [line.get_xdata().tolist() for line in metres.lines] == [
         pytest.approx([0.5, 1.0]),
-        pytest.approx([1.75, 2.5]),
+        pytest.approx([1.0, 1.75, 2.5]),
     ]
-    assert degrees.lines[1].get_ydata().tolist() == pytest.approx([2.25, 1.5])
+    assert degrees.lines[1].get_ydata().tolist() == pytest.approx([3.0, 2.25, 1.5])
 
 
 def test_rounds_that_do_not_follow_each_other_are_refused(runs: list[Path]):

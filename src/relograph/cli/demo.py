@@ -19,7 +19,7 @@ def demo_command(
     ] = None,
 ) -> None:
     """Make a room, check it, draw its cameras, and localize photos in it with MatchGNN, which never saw it."""
-    from relograph.cli.printing import counted
+    from relograph.cli.printing import counted, printable
     from relograph.errors import DatasetError
     from relograph.models.shipped import SHIPPED_WEIGHTS, load_match_gnn
     from relograph.progress import TerminalProgress
@@ -45,4 +45,7 @@ def demo_command(
 
     from relograph.viewer.answers import demonstrate
 
-    typer.echo(demonstrate(scene, load_match_gnn(weights), directory, MAP_PHOTOS, QUERIES, progress=progress))
+    network = load_match_gnn(weights)
+    where = "the package's" if weights is None else printable(str(weights))
+    typer.echo(f"weights    {where}, SHA-256 {network.sha256[:12]}; this room was no part of their training")
+    typer.echo(demonstrate(scene, network, directory, MAP_PHOTOS, QUERIES, progress=progress))

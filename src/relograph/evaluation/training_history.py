@@ -144,7 +144,7 @@ def write_history(rounds: Sequence[Round], path: Path, *, command: str) -> None:
 def history_figure(rounds: Sequence[Round]) -> Figure:
     """Median errors in validation rooms against the minutes of training, a line for each round.
 
-    A line ends with the weights that were kept, where the next one starts.
+    A line ends with the weights that were kept, and the next one starts there.
     """
     styles = method_styles([_name(of_round) for of_round in rounds], None)
     figure, panels = two_panels("Validation rooms, regression without intrinsics")
@@ -153,8 +153,9 @@ def history_figure(rounds: Sequence[Round]) -> Figure:
         axes.set_yscale("log")
         label_in_plain_numbers(axes.yaxis)
         drawn = []
-        for of_round in rounds:
+        for number, of_round in enumerate(rounds):
             shown = [one for one in of_round.validations if one.seconds <= of_round.kept.seconds]
+            shown = [rounds[number - 1].kept, *shown] if number else shown
             errors = np.array([one.figures.get(figure_name) for one in shown], dtype=np.float64)
             minutes = [one.seconds / 60 for one in shown]
             name = _name(of_round)

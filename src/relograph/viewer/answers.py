@@ -10,6 +10,7 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from relograph.evaluation.plots import label_in_plain_numbers
 from relograph.evaluation.qualitative import ANSWER_COLOR, MAP_COLOR, TRUE_COLOR
 from relograph.geometry import Pose, pose_error
 from relograph.localization.localizer import Answer, Localizer
@@ -21,6 +22,9 @@ from relograph.scenes import Frame, Scene
 from relograph.viewer.cameras_page import CameraGroup, write_cameras_page
 
 REFUSED_COLOR = "#d55e00"
+MARGIN_M = 0.5
+SMALLEST_ERROR = (1e-3, 1e-2)
+"""Metres and degrees where axes begin; smaller errors are drawn there."""
 
 
 @dataclass(frozen=True)
@@ -29,17 +33,32 @@ class ScoredAnswer:
 
     frame: Frame
     answer: Answer
-    T_world_copied: Pose
-    """The pose of the photo that looks most like it."""
+    T_world_copied: Pose | None
+    """The pose of the photo that looks most like it; None where it was compared with none."""
+
+    @property
+    def error(self) -> tuple[float, float] | None:
+        """Of the answer, in metres and degrees; None where there is none."""
+        return None if self.answer.T_world_cam is None else _error(self.answer.T_world_cam, self.frame)
+
+    @property
+    def copied_error(self) -> tuple[float, float] | None:
+        """Of the copied pose, likewise."""
+        return None if self.T_world_copied is None else _error(self.T_world_copied, self.frame)
+
+    @property
+    def said(self) -> str:
+        """The answer in a few words."""
+        if self.error is None:
+            return f"not localized ({self.answer.confidence:.0%} sure)"
+        return f"{_text(self.error)} ({self.answer.confidence:.0%} sure)"
 
     @property
     def caption(self) -> str:
-        """The answer in a line."""
-        T_answer = self.answer.T_world_cam
-        if T_answer is None:
-            return f"{self.frame.name}: not localized. {self.answer.reason}"
-        metres, degrees = _error(T_answer, self.frame)
-        return f"{self.frame.name}: {metres:.3f} m, {degrees:.2f}°, confidence {self.answer.confidence:.2f}"
+        """All of it in a line."""
+        why = f" {self.answer.reason}" if self.answer.reason else ""
+        copied = "" if self.copied_error is None else f" Copying the most similar photo: {_text(self.copied_error)}."
+        return f"{self.frame.name}: {self.said}.{why}{copied}"
 
 
 def demonstrate(
@@ -61,7 +80,10 @@ def demonstrate(
     picture, page = folder / "answers_from_above.png", folder / "answers.html"
     draw_answers_from_above(scene.name, map_frames, scored, picture)
     write_answers_page(scene.name, map_frames, scored, page)
-    return "\n".join([*(one.caption for one in scored), summary(scored), f"picture    {picture}", f"page       {page}"])
+    lines = [answers_table(scored), summary(scored)]
+    if network.calibration is None:
+        lines.append("mind       these weights are not calibrated: how sure they are is a guess")
+    return "\n".join([*lines, f"picture    {picture}", f"page       {page}"])
 
 
 def localize_frames(
@@ -72,20 +94,46 @@ def localize_frames(
     with progress.task("localizing", total=len(frames)) as advance:
         for frame in frames:
             answer = localizer.localize(frame.read_image(), camera=frame.camera)
-            alike = max(answer.references, key=lambda reference: reference.similarity)
-            scored.append(ScoredAnswer(frame, answer, localizer.map.T_world_cam[alike.row]))
+            alike = max(answer.references, key=lambda reference: reference.similarity, default=None)
+            copied = None if alike is None else localizer.map.T_world_cam[alike.row]
+            scored.append(ScoredAnswer(frame, answer, copied))
             advance(1)
     return scored
 
 
+def answers_table(scored: Sequence[ScoredAnswer]) -> str:
+    """A line for each photo: its error, and that of copying the pose of the most similar photo."""
+    rows = [("photo", "answer", "copying the most similar photo")]
+    rows += [
+        (one.frame.name, one.said, "nothing to copy" if one.copied_error is None else _text(one.copied_error))
+        for one in scored
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(2)]
+    return "\n".join(f"{name:<{widths[0]}}  {said:<{widths[1]}}  {copied}" for name, said, copied in rows)
+
+
 def summary(scored: Sequence[ScoredAnswer]) -> str:
-    """How many were localized and how well, beside copying the pose of the most similar photo, in two lines."""
-    copied = [_error(one.T_world_copied, one.frame) for one in scored]
-    found = [_error(one.answer.T_world_cam, one.frame) for one in scored if one.answer.T_world_cam is not None]
+    """How many were localized and how well, beside copying the pose of the most similar photo, in a few lines."""
+    found = [one.error for one in scored if one.error is not None]
+    copied = [one.copied_error for one in scored if one.copied_error is not None]
     lines = [f"localized  {len(found)} of {len(scored)} photos"]
     if found:
-        lines[0] += f", median error {_median(found)}"
-    return "\n".join([*lines, f"copying    the pose of the most similar photo instead: median error {_median(copied)}"])
+        lines[0] += f", median error {_median_text(found)}"
+    if copied:
+        lines.append(f"copying    the pose of the most similar photo instead: median error {_median_text(copied)}")
+    if refused := [one.answer.reason for one in scored if one.error is None]:
+        lines.append(f"refused    {len(refused)} of {len(scored)} photos, the first: {refused[0]}")
+    both = [(one.error, one.copied_error) for one in scored if one.error and one.copied_error]
+    if not found:
+        lines.append("verdict    these weights localize nothing here")
+    elif both:
+        ours, theirs = _median([ours for ours, _ in both]), _median([theirs for _, theirs in both])
+        if ours[0] < theirs[0] and ours[1] < theirs[1]:
+            factors = (f"{theirs[kind] / ours[kind]:.1f}x" if ours[kind] > 0 else "infinitely" for kind in (0, 1))
+            lines.append("verdict    {} nearer and {} better turned than copying".format(*factors))
+        else:
+            lines.append("verdict    no better than copying: these weights have not learned to localize")
+    return "\n".join(lines)
 
 
 def draw_answers_from_above(name: str, map_frames: Sequence[Frame], scored: Sequence[ScoredAnswer], path: Path) -> None:
@@ -100,22 +148,30 @@ def draw_answers_from_above(name: str, map_frames: Sequence[Frame], scored: Sequ
         ground.quiver(*center.T, *ahead.T, color=color, width=0.0015 + 0.001 * size, scale=22, zorder=3)
         ground.scatter(*center.T, s=9 * size, color=color, label=label, zorder=3)
 
-    found = [one for one in scored if one.answer.T_world_cam is not None]
-    refused = [one for one in scored if one.answer.T_world_cam is None]
+    def dots(of: Sequence[tuple[float, float] | None], color: str, marker: str, label: str) -> None:
+        known = np.array([error for error in of if error is not None]).reshape(-1, 2)
+        errors.scatter(*np.maximum(known, SMALLEST_ERROR).T, color=color, marker=marker, label=label)
+
+    found = [one for one in scored if one.error is not None]
+    refused = [one for one in scored if one.error is None]
     arrows(_stacked([frame.T_world_cam for frame in map_frames]), MAP_COLOR, "map", 1)
     if found:
-        truth, answers = _stacked([one.frame.T_world_cam for one in found]), _stacked_answers(found)
+        truth = _stacked([one.frame.T_world_cam for one in found])
+        answers = _stacked_or_nowhere([one.answer.T_world_cam for one in found])
         arrows(truth, TRUE_COLOR, "truth", 4)
         arrows(answers, ANSWER_COLOR, "answer", 1.5)
         for true_center, center in zip(truth.t.numpy() @ to_ground, answers.t.numpy() @ to_ground, strict=True):
             ground.plot(*np.stack([true_center, center]).T, color="#20242a", linewidth=0.8, zorder=4)
-        both = np.array([_error(T, one.frame) for T, one in zip(answers, found, strict=True)])
-        errors.scatter(both[:, 0], both[:, 1], color=ANSWER_COLOR, label="answer")
+        dots([one.error for one in scored], ANSWER_COLOR, "o", "answer")
     if refused:
         arrows(_stacked([one.frame.T_world_cam for one in refused]), REFUSED_COLOR, "truth, not localized", 2)
-    copied = np.array([_error(one.T_world_copied, one.frame) for one in scored])
-    errors.scatter(copied[:, 0], copied[:, 1], color=MAP_COLOR, marker="x", label="pose of the most similar photo")
-    ground.set_aspect("equal", adjustable="datalim")
+    dots([one.copied_error for one in scored], MAP_COLOR, "x", "pose of the most similar photo")
+    # Where cameras truly are: one wild answer must not make all others small.
+    centers = np.stack([frame.T_world_cam.t.numpy() for frame in (*map_frames, *(one.frame for one in scored))])
+    (low_x, low_y), (high_x, high_y) = (centers @ to_ground).min(axis=0), (centers @ to_ground).max(axis=0)
+    ground.set_xlim(low_x - MARGIN_M, high_x + MARGIN_M)
+    ground.set_ylim(low_y - MARGIN_M, high_y + MARGIN_M)
+    ground.set_aspect("equal")
     ground.grid(color="#e6e6e6")
     ground.set_axisbelow(True)
     ground.set_xlabel("metres to the right of the first camera's view")
@@ -123,6 +179,10 @@ def draw_answers_from_above(name: str, map_frames: Sequence[Frame], scored: Sequ
     ground.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=4, frameon=False)
     errors.set_xscale("log")
     errors.set_yscale("log")
+    if not any(one.error or one.copied_error for one in scored):
+        errors.set(xlim=(SMALLEST_ERROR[0], 10), ylim=(SMALLEST_ERROR[1], 180))  # else nothing says where they are
+    label_in_plain_numbers(errors.xaxis)
+    label_in_plain_numbers(errors.yaxis)
     errors.set_xlabel("translation error [m]")
     errors.set_ylabel("rotation error [°]")
     errors.grid(color="#e6e6e6", which="both")
@@ -136,7 +196,9 @@ def draw_answers_from_above(name: str, map_frames: Sequence[Frame], scored: Sequ
 
 def write_answers_page(name: str, map_frames: Sequence[Frame], scored: Sequence[ScoredAnswer], path: Path) -> None:
     """The same in 3-D, with all photos."""
-    queries = [one.frame for one in scored]
+    queries, captions = [one.frame for one in scored], [one.caption for one in scored]
+    found = [None if one.error is None else one.frame.T_world_cam for one in scored]
+    refused = [one.frame.T_world_cam if one.error is None else None for one in scored]
     groups = [
         CameraGroup(
             "map",
@@ -146,27 +208,24 @@ def write_answers_page(name: str, map_frames: Sequence[Frame], scored: Sequence[
             map_frames,
             size_m=0.12,
         ),
+        CameraGroup("truth", TRUE_COLOR, _stacked_or_nowhere(found), captions, queries),
         CameraGroup(
-            "truth",
-            TRUE_COLOR,
-            _stacked([frame.T_world_cam for frame in queries]),
-            [one.caption for one in scored],
-            queries,
+            "answer", ANSWER_COLOR, _stacked_or_nowhere([one.answer.T_world_cam for one in scored]), captions, queries
         ),
-        CameraGroup("answer", ANSWER_COLOR, _stacked_answers(scored), [one.caption for one in scored], queries),
+        CameraGroup("truth, not localized", REFUSED_COLOR, _stacked_or_nowhere(refused), captions, queries),
     ]
-    write_cameras_page(path, groups, title=f"{name}: answers beside the truth", lines=[(1, 2)])
+    title = f"{name}: answers beside the truth"
+    write_cameras_page(path, groups, title=title, note=summary(scored), lines=[(1, 2)])
 
 
 def _stacked(poses: Sequence[Pose]) -> Pose:
     return Pose(torch.stack([T.R for T in poses]), torch.stack([T.t for T in poses]))
 
 
-def _stacked_answers(scored: Sequence[ScoredAnswer]) -> Pose:
-    """The answers, not a number where there is none."""
+def _stacked_or_nowhere(poses: Sequence[Pose | None]) -> Pose:
+    """The poses, not a number where there is none."""
     nowhere = Pose(torch.full((3, 3), torch.nan, dtype=torch.float64), torch.full((3,), torch.nan, dtype=torch.float64))
-    answers = [one.answer.T_world_cam for one in scored]
-    return _stacked([nowhere if T is None else T for T in answers])
+    return _stacked([nowhere if pose is None else pose for pose in poses])
 
 
 def _error(T_world_cam: Pose, frame: Frame) -> tuple[float, float]:
@@ -174,5 +233,13 @@ def _error(T_world_cam: Pose, frame: Frame) -> tuple[float, float]:
     return float(error.translation_error_m), float(error.rotation_error_deg)
 
 
-def _median(errors: Sequence[tuple[float, float]]) -> str:
-    return f"{median(metres for metres, _ in errors):.3f} m / {median(degrees for _, degrees in errors):.2f}°"
+def _median(errors: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    return median(metres for metres, _ in errors), median(degrees for _, degrees in errors)
+
+
+def _median_text(errors: Sequence[tuple[float, float]]) -> str:
+    return _text(_median(errors))
+
+
+def _text(error: tuple[float, float]) -> str:
+    return f"{error[0]:.3f} m / {error[1]:.2f}°"

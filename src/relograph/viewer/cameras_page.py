@@ -48,12 +48,13 @@ class CameraGroup:
 
 
 def write_cameras_page(
-    path: Path, groups: Sequence[CameraGroup], *, title: str, lines: Sequence[tuple[int, int]] = ()
+    path: Path, groups: Sequence[CameraGroup], *, title: str, note: str = "", lines: Sequence[tuple[int, int]] = ()
 ) -> None:
     """Write a page with all groups; it can be turned, and shows a camera's photo when one points at it.
 
-    `lines` are pairs of groups that have as many cameras: each camera of one is joined with its partner in the other,
-    such as an answer with the truth. Cameras whose pose is not finite are left out.
+    `note` is a text of some lines below the title. `lines` are pairs of groups that have as many cameras: each camera
+    of one is joined with its partner in the other, such as an answer with the truth. Cameras whose pose is not finite
+    are left out.
     """
     for a, b in lines:
         if len(groups[a].captions) != len(groups[b].captions):
@@ -65,6 +66,7 @@ def write_cameras_page(
     finite = [(T.R.isfinite().all(dim=(1, 2)) & T.t.isfinite().all(dim=1)).tolist() for T in poses]
     data = {
         "title": title,
+        "note": note,
         "up": _up(poses, finite).tolist(),
         "groups": [
             {

@@ -1,0 +1,152 @@
+"""The page of cameras in a real Chromium: it draws, shows photos, listens, and asks nobody for anything."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from relograph.geometry import Pose
+from relograph.scenes.frame import FileSource, Frame
+from relograph.viewer import CameraGroup, write_cameras_page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
+BLUE, ORANGE = "#0072b2", "#d55e00"
+SIZE = {"width": 900, "height": 600}
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH: apt-get install chromium")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    reason = "no Playwright: pip install 'relograph[dev]'"
+    sync_api = pytest.importorskip("playwright.sync_api", reason=reason)
+    with sync_api.sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four cameras side by side that look the same way, two of them answers; one has a red photo."""
+    folder = tmp_path_factory.mktemp("page")
+    Image.new("RGB", (64, 48), (200, 30, 30)).save(folder / "red.png")
+    level = torch.tensor([[1.0, 0, 0], [0, 0, 1], [0, -1, 0]], dtype=torch.float64)
+
+    def side_by_side(*x: float) -> Pose:
+        centers = torch.tensor([[at, 0.0, 0.0] for at in x], dtype=torch.float64)
+        return Pose(level.expand(len(x), 3, 3), centers)
+
+    photo = Frame("red.png", side_by_side(0.0)[0], FileSource(folder / "red.png"))
+    truth = CameraGroup("truth", BLUE, side_by_side(0.0, 2.0), ["the first", "the second"], [photo, None])
+    answer = CameraGroup("answer", ORANGE, side_by_side(0.4, 2.4), ["answer one", "answer two"])
+    write_cameras_page(
+        folder / "page.html",
+        [truth, answer],
+        title="A <b>room</b>",
+        note="localized  2 of 2\nverdict    fine",
+        lines=[(0, 1)],
+    )
+    return folder / "page.html"
+
+
+@pytest.fixture
+def page(browser: Any, page_file: Path) -> Iterator[Any]:
+    """The page, opened; whatever it complains of or asks for is an error."""
+    opened = browser.new_page(viewport=SIZE)
+    complaints: list[str] = []
+    opened.on("console", lambda message: complaints.append(message.text))
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    opened.on("request", lambda request: complaints.append(request.url))
+    opened.goto(page_file.as_uri())
+    settle(opened)
+    yield opened
+    opened.close()
+    assert [text for text in complaints if not text.startswith(("file:", "data:"))] == []
+
+
+def settle(page: Any) -> None:
+    """Wait until what was asked for is drawn."""
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+COUNT_PIXELS = """wanted => {
+  const canvas = document.getElementById("view"), copy = document.createElement("canvas");
+  copy.width = canvas.width; copy.height = canvas.height;
+  const pen = copy.getContext("2d", { willReadFrequently: true });
+  pen.drawImage(canvas, 0, 0);
+  const data = pen.getImageData(0, 0, copy.width, copy.height).data;
+  let count = 0;
+  for (let i = 0; i < data.length; i += 4)
+    if (data[i + 3] > 150 && wanted.every((value, channel) => Math.abs(data[i + channel] - value) < 40)) count++;
+  return count;
+}"""
+
+
+def num_pixels(page: Any, color: str) -> int:
+    """Pixels of the canvas that have a color, as nearly as thin lines have it."""
+    return int(page.evaluate(COUNT_PIXELS, [int(color[at : at + 2], 16) for at in (1, 3, 5)]))
+
+
+def place_of(page: Any, caption: str) -> tuple[float, float]:
+    """Where the camera with that caption is drawn."""
+    x, y, _ = page.evaluate(f"() => cameras.find(camera => camera.caption === {caption!r}).seen")
+    return x, y
+
+
+def test_cameras_are_drawn_in_their_colors_with_a_legend(page: Any):
+    assert page.locator("#about h1").inner_text() == "A <b>room</b>"
+    assert page.locator("#note").inner_text() == "localized 2 of 2\nverdict fine"
+    assert page.locator("#legend label").all_inner_texts() == ["truth (2)", "answer (2)"]
+    assert num_pixels(page, BLUE) > 100
+    assert num_pixels(page, ORANGE) > 100
+
+
+def test_a_group_can_be_left_out(page: Any):
+    page.locator("#legend input").nth(1).uncheck()
+    settle(page)
+    assert num_pixels(page, ORANGE) == 0
+    assert num_pixels(page, BLUE) > 100
+
+
+def test_pointing_at_a_camera_shows_its_photo_and_caption(page: Any):
+    assert not page.locator("#shown").is_visible()
+    page.mouse.move(*place_of(page, "the first"))
+    assert page.locator("#shown span").inner_text() == "the first"
+    assert page.locator("#shown img").is_visible()
+    assert page.evaluate("() => document.querySelector('#shown img').naturalWidth") == 64
+    page.mouse.move(*place_of(page, "answer two"))
+    assert page.locator("#shown span").inner_text() == "answer two"
+    assert not page.locator("#shown img").is_visible()
+
+
+def test_dragging_turns_the_wheel_comes_closer_and_keys_do_the_same(page: Any):
+    def apart() -> float:
+        (x0, y0), (x1, y1) = place_of(page, "the first"), place_of(page, "answer two")
+        return float(np.hypot(x1 - x0, y1 - y0))
+
+    before = apart()
+    page.mouse.move(450, 550)
+    page.mouse.wheel(0, -400)
+    settle(page)
+    closer = apart()
+    assert closer > 1.2 * before
+    azimuth = page.evaluate("() => look.azimuth")
+    page.mouse.down()
+    page.mouse.move(550, 550, steps=4)
+    page.mouse.up()
+    assert page.evaluate("() => look.azimuth") == pytest.approx(azimuth - 0.6, abs=1e-6)
+    page.locator("#view").focus()
+    page.keyboard.press("-")
+    settle(page)
+    assert page.evaluate("() => look.distance") > 0
+    assert apart() != closer
