@@ -22,13 +22,13 @@ FLAGS = (
 BLUE, ORANGE = "#0072b2", "#d55e00"
 SIZE = {"width": 900, "height": 600}
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH: apt-get install chromium")
+if CHROMIUM is None:
+    pytest.skip("no Chromium on PATH: apt-get install chromium", allow_module_level=True)
+sync_api = pytest.importorskip("playwright.sync_api", reason="no Playwright: pip install 'relograph[dev]'")
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    reason = "no Playwright: pip install 'relograph[dev]'"
-    sync_api = pytest.importorskip("playwright.sync_api", reason=reason)
     with sync_api.sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
         yield launched
