@@ -47,8 +47,8 @@ class RoomsOptions:
     """Maps in which queries of other homes are looked for."""
     strangers_per_map: int = 1000
     """So many of them, or all there are."""
-    every_for_searched: int = 5
-    """For every so many-th of them, the focal length is searched, too: that takes longer."""
+    every_for_other_ways: int = 10
+    """For every so many-th of them, answers without a focal length are asked for, too: to search it takes longer."""
     reference_counts: tuple[int, ...] = (1, 2, 4, 7, 16, 32)
     """Numbers of references to try, each on some of the queries."""
     every_for_counts: int = 4
@@ -108,7 +108,7 @@ class Ways:
 
     @property
     def few(self) -> tuple[OurWay, ...]:
-        """Of strangers, and where settings are compared."""
+        """Where settings are compared."""
         return tuple(dict.fromkeys((REGRESSION, self.main)))
 
     @property
@@ -227,9 +227,9 @@ def _questions(
 
     def strangers(kind: str, in_home: int, rows: Sequence[int]) -> None:
         looked_in = homes[in_home].place.map
-        some = tuple(rows[:: options.every_for_searched]) if ways.searched else ()
+        some = tuple(rows[:: options.every_for_other_ways])
         others = tuple(row for row in rows if row not in some)
-        for queries, of_ways in ((some, ways.judged), (others, ways.few)):
+        for queries, of_ways in ((some, ways.judged), (others, (ways.main,))):
             if queries:
                 features = partial(maps.of, in_home)
                 questions.append(Question(kind, looked_in, features, queries, of_ways, config.num_references))
