@@ -21,12 +21,14 @@ def demo_command(
     """Make a room, check it, draw its cameras, and localize photos in it with MatchGNN, which never saw it."""
     from relograph.cli.printing import counted, printable
     from relograph.errors import DatasetError
-    from relograph.models.shipped import SHIPPED_WEIGHTS, load_match_gnn
+    from relograph.models.shipped import load_match_gnn, weights_are_shipped
     from relograph.progress import TerminalProgress
     from relograph.rooms import create_seven_rooms, draw_scene_from_above
     from relograph.scenes.inspection import check_scene
     from relograph.scenes.opening import open_scene
 
+    # First, as what is wrong with them is to be known before a minute of rendering.
+    network = load_match_gnn(weights) if weights is not None or weights_are_shipped() else None
     progress = TerminalProgress()
     rooms = directory / "rooms"
     create_seven_rooms(rooms, num_rooms=1, progress=progress)  # a room that is there already is kept
@@ -39,13 +41,12 @@ def demo_command(
     picture = directory / "cameras_from_above.png"
     draw_scene_from_above(scene, picture)
     typer.echo(f"scene      {scene.root} ({counted(len(scene), 'photo')})\npicture    {picture}")
-    if weights is None and not SHIPPED_WEIGHTS.exists():
+    if network is None:
         typer.echo("localized  nothing: no weights come with this build. Train some: relograph train --preset matchgnn")
         return
 
     from relograph.viewer.answers import demonstrate
 
-    network = load_match_gnn(weights)
     where = "the package's" if weights is None else printable(str(weights))
     typer.echo(f"weights    {where}, SHA-256 {network.sha256[:12]}; this room was no part of their training")
     typer.echo(demonstrate(scene, network, directory, MAP_PHOTOS, QUERIES, progress=progress))

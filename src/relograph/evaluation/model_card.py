@@ -132,10 +132,10 @@ def _data(facts: CardFacts) -> list[str]:
     sets = _metadata(facts)["config"]["texture_sets"]
     parts = [
         "## Training data",
-        "`RoomStream`: procedural homes, furnished, lit, photographed and never shown again, with exact poses and "
-        f"depths; {sum(FAMILY_SIZES.values())} procedural textures, made {sets} times over for each round. Rooms come "
-        "in three parts that never meet: training; validation, for the choice of weights, thresholds and confidence; "
-        "and test, which is only scored. No real frame and no data set of anybody took part in training.",
+        "`RoomStream`: procedural homes, furnished, lit and photographed in graphs that never come again, with exact "
+        f"poses and depths; {sum(FAMILY_SIZES.values())} procedural textures, made {sets} times over for each round. "
+        "Rooms come in three parts that never meet: training; validation, for the choice of weights, thresholds and "
+        "confidence; and test, which is only scored. No real frame and no data set of anybody took part in training.",
     ]
     if textures is None:
         return [*parts, "No photographs were used as textures."]

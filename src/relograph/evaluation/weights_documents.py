@@ -48,14 +48,14 @@ def weights_block(weights: Path, results: Path, root: Path) -> str:
     card = _relative(weights / MODEL_CARD_FILE, root)
     parts = [
         f"Trained for {record.seconds / 60:.0f} minutes on {metadata['provenance']['device_name']}, from random "
-        f"weights and without any real frame; [the model card]({card}) tells all of it."
+        f"weights and\nwithout any real frame; [the model card]({card}) tells\nall of it."
     ]
-    evaluations = {evaluation.place: evaluation for evaluation in results_of_weights(checkpoint.sha256, results)}
-    rooms = (TEST_ROOMS,) if TEST_ROOMS in evaluations else (VALIDATION_ROOMS,)
-    places = [place for place in evaluations if place not in (TEST_ROOMS, VALIDATION_ROOMS)]
-    for place in (*rooms, *places):
-        if place in evaluations:
-            parts += [evaluations[place].table(), made_by(evaluations[place].metadata)]
+    evaluations = results_of_weights(checkpoint.sha256, results)
+    # Validation rooms are what weights are chosen on; what is only scored says more.
+    is_scored = any(evaluation.place == TEST_ROOMS for evaluation in evaluations)
+    for evaluation in evaluations:
+        if not (is_scored and evaluation.place == VALIDATION_ROOMS):
+            parts += [evaluation.table(), made_by(evaluation.metadata)]
     return "\n\n".join(parts)
 
 

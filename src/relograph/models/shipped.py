@@ -59,11 +59,16 @@ class LoadedMatchGNN:
     """None where nobody has calibrated these weights."""
 
 
+def weights_are_shipped() -> bool:
+    """Whether a network is part of the package."""
+    return (SHIPPED_WEIGHTS / INDEX_FILE).exists()
+
+
 def load_match_gnn(folder: Path | None = None) -> LoadedMatchGNN:
     """The network in `folder`, or the one that is part of the package."""
     if folder is None:
         folder = SHIPPED_WEIGHTS
-        if not (folder / INDEX_FILE).exists():
+        if not weights_are_shipped():
             raise CheckpointError(
                 f"{folder}: expected the weights of MatchGNN in the package, found none: this build has none. "
                 "Give --weights DIR, a folder that a training wrote."

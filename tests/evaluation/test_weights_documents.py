@@ -1,0 +1,98 @@
+"""What the documents say of the weights: all that was measured with these, and nothing that was not."""
+
+from pathlib import Path
+
+import pytest
+
+from evaluation.made_weights import make_archive, make_results, make_weights, method_row
+from relograph.errors import DatasetError
+from relograph.evaluation.weights_documents import NOTHING_YET, write_weights_documents
+from relograph.evaluation.weights_publishing import publish_weights
+from relograph.results import write_result
+
+README = "# Title\n\n<!-- weights begins -->\n<!-- weights ends -->\n\nThe end.\n"
+PAGE = "# Weights\n\n<!-- weights-pictures begins -->\n<!-- weights-pictures ends -->\n"
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Documents, and published weights with results in validation rooms."""
+    (tmp_path / "docs" / "pictures").mkdir(parents=True)
+    (tmp_path / "README.md").write_text(README)
+    (tmp_path / "docs" / "weights.md").write_text(PAGE)
+    archive = make_archive(tmp_path / "textures.zip")
+    sha256 = make_weights(tmp_path / "trained", archive=archive)
+    make_results(tmp_path / "results" / "validation-rooms", sha256)
+    publish_weights(tmp_path / "trained", tmp_path / "weights", results=tmp_path / "results", textures=archive)
+    return tmp_path
+
+
+def written(repository: Path, **options: bool) -> tuple[str, str]:
+    """The README and the page, after writing."""
+    write_weights_documents(repository / "weights", repository / "results", repository / "docs", **options)
+    return (repository / "README.md").read_text(), (repository / "docs" / "weights.md").read_text()
+
+
+def make_scene_results(folder: Path, sha256: str, focal: str, metres: float) -> None:
+    """What `relograph eval --scene` leaves."""
+    details = {
+        "data": "$DATA",
+        "dataset": "a kitchen",
+        "focal": focal,
+        "num_references": 7,
+        "references_by": "descriptor",
+        "weights_sha256": sha256,
+    }
+    rows = [method_row("relograph, solver", metres, 1.7)]
+    write_result(folder / "results.json", rows, command="relograph eval", seed=None, details=details)
+
+
+def test_without_weights_the_documents_say_so(repository: Path):
+    options = {"weights": repository / "none", "results": repository / "results", "docs": repository / "docs"}
+    assert write_weights_documents(**options) == [repository / "README.md", repository / "docs" / "weights.md"]
+    assert (repository / "README.md").read_text().count(NOTHING_YET) == 1
+    assert write_weights_documents(**options, check=True) == []
+
+
+def test_test_rooms_take_the_place_of_validation_rooms(repository: Path):
+    assert "Localization in validation rooms" in written(repository)[0]
+    sha256 = make_weights(repository / "again", archive=repository / "textures.zip")
+    make_results(repository / "results" / "test-rooms", sha256, "test rooms")
+    readme, _ = written(repository)
+    assert "Localization in test rooms" in readme
+    assert "Localization in validation rooms" not in readme
+    assert "Trained for 25 minutes" in readme
+    assert "(weights/MODEL_CARD.md)" in readme
+    assert readme.endswith("The end.\n")
+
+
+def test_every_evaluation_of_a_place_is_told(repository: Path):
+    sha256 = make_weights(repository / "again", archive=repository / "textures.zip")
+    make_scene_results(repository / "results" / "kitchen-525", sha256, "525", 0.0451)
+    make_scene_results(repository / "results" / "kitchen-unknown", sha256, "unknown", 0.0472)
+    make_scene_results(repository / "results" / "kitchen-before", "0" * 64, "525", 0.0999)
+    readme, _ = written(repository)
+    assert "1,000 queries, focal length 525, 7 references by descriptor." in readme
+    assert "1,000 queries, focal length unknown, 7 references by descriptor." in readme
+    assert "0.045 m" in readme
+    assert "0.047 m" in readme
+    assert "0.100 m" not in readme
+
+
+def test_pictures_are_shown_once_they_are_drawn(repository: Path):
+    assert "No plots are in the repository yet." in written(repository)[1]
+    (repository / "docs" / "pictures" / "matchgnn-training.png").write_bytes(b"")
+    (repository / "results" / "validation-rooms" / "errors-by-references.png").write_bytes(b"")
+    _, page = written(repository)
+    assert "](pictures/matchgnn-training.png)" in page
+    assert "](../results/validation-rooms/errors-by-references.png)" in page
+    assert "*Validation rooms: median errors against the number of references. Drawn by `relograph eval`.*" in page
+
+
+def test_a_document_that_says_something_else_is_noticed(repository: Path):
+    written(repository)
+    written(repository, check=True)
+    readme = repository / "README.md"
+    readme.write_text(readme.read_text().replace("0.042 m", "0.012 m"))
+    with pytest.raises(DatasetError, match=r"README\.md: expected what the weights .* Run: relograph weights report"):
+        written(repository, check=True)
