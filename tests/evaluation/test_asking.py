@@ -72,7 +72,7 @@ def test_what_goes_to_another_process_is_one_querys_and_no_batchs(our_map, netwo
 
 
 def test_few_queries_are_matched_at_a_time(our_map, network, queries, monkeypatch):
-    monkeypatch.setitem(batched.PAIRS_AT_ONCE, "cpu", 6)
+    monkeypatch.setattr(batched, "PAIRS_AT_ONCE", 6)
     retrieved = list(network.retrieve(queries, (0, 1, 2), our_map.features, 3))
     assert [some.queries for some in retrieved] == [(0, 1), (2,)]
 

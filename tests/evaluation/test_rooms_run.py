@@ -178,7 +178,7 @@ def test_a_run_that_was_ended_goes_on_where_it_was(homes: list[RoomPlace], outpu
 
     with pytest.raises(KeyboardInterrupt):
         evaluate()
-    assert [file.name for file in (tmp_path / "parts").iterdir()] == ["home-00.json"]
+    assert [file.name for file in (tmp_path / "parts").iterdir()] == ["home-00.json.gz"]
     report = evaluate()
     assert len(asked) == 3  # the second home alone was asked for again
     assert evaluate() == report

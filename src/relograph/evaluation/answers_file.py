@@ -1,6 +1,8 @@
 """Answers on disk, as far as an evaluation needs them: what a long run has done is not lost with it."""
 
+import gzip
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,8 @@ def write_answers_file(path: Path, told: Told, answers: AnswersByKind) -> None:
         kind: {way: [_to_json(answer) for answer in said] for way, said in by_way.items()}
         for kind, by_way in answers.items()
     }
-    write_whole(path, json.dumps({"told": told, "answers": as_json}).encode())
+    text = json.dumps({"told": told, "answers": as_json})
+    write_whole(path, gzip.compress(text.encode(), compresslevel=3))
 
 
 def read_answers_file(path: Path, told: Told) -> AnswersByKind | None:
@@ -34,14 +37,14 @@ def read_answers_file(path: Path, told: Told) -> AnswersByKind | None:
     if not path.is_file():
         return None
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(gzip.decompress(path.read_bytes()))
         if document["told"] != json.loads(json.dumps(told)):
             return None
         return {
             kind: {way: [_from_json(answer) for answer in said] for way, said in by_way.items()}
             for kind, by_way in document["answers"].items()
         }
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DatasetError(
             f"{path}: expected answers of an evaluation, found a file that is none: {error}. Remove it."
         ) from error

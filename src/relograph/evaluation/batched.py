@@ -26,9 +26,9 @@ from relograph.models.shipped import LoadedMatchGNN
 from relograph.retrieval import ExactIndex
 
 Item = TypeVar("Item")
-PHOTOS_AT_ONCE = {"cuda": 32, "cpu": 4}
-PAIRS_AT_ONCE = {"cuda": 128, "cpu": 16}
-"""Queries times references: between all cells of a pair there are chances of 6 MB, several times over."""
+PHOTOS_AT_ONCE, PAIRS_AT_ONCE = 4, 16
+"""On a CPU. Pairs are queries times references; chances between all cells of one pair take 6 MB, several times over."""
+TIMES_ON_A_GPU = 8
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,7 @@ class BatchedNetwork:
     def __init__(self, network: LoadedMatchGNN) -> None:
         self.network = network
         self.device = next(network.model.parameters()).device
+        self._times = TIMES_ON_A_GPU if self.device.type == "cuda" else 1
         self._model = fold_match_gnn(network.model)
 
     @torch.no_grad()
@@ -83,7 +84,7 @@ class BatchedNetwork:
             raise ConfigError(f"expected photos of one size to encode together, found {len(sizes)} sizes.")
         (size,) = sizes
         features, descriptors = [], []
-        for some in _groups(images, PHOTOS_AT_ONCE[self.device.type]):
+        for some in _groups(images, PHOTOS_AT_ONCE * self._times):
             pixels = torch.stack([torch.from_numpy(size.pixels(image)) for image in some])
             encoded = self._model.encode(pixels.to(self.device))
             features.append(encoded)
@@ -115,7 +116,7 @@ class BatchedNetwork:
             rows = [tuple(row for row in of_query if row >= 0) for of_query in given]
             cosines = (descriptors.float() @ references.descriptors.float().mT).cpu()
             similarity = [cosine[list(of_query)] for cosine, of_query in zip(cosines, rows, strict=True)]
-        at_once = max(1, PAIRS_AT_ONCE[self.device.type] // num_references)
+        at_once = max(1, PAIRS_AT_ONCE * self._times // num_references)
         for count in dict.fromkeys(len(of_query) for of_query in rows):
             for some in _groups([place for place, of_query in enumerate(rows) if len(of_query) == count], at_once):
                 yield Retrieved(

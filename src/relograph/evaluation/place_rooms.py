@@ -23,7 +23,7 @@ from relograph.geometry import Camera, Pose
 from relograph.progress import SILENT, Progress
 from relograph.results import source_sha256
 from relograph.rooms.room_maps import FIRST_SEED, Part, RoomMap, RoomMapConfig, room_maps
-from relograph.rooms.textures import Split, make_atlas, photograph_files
+from relograph.rooms.textures import Split, fingerprint_of_photographs, make_atlas
 
 TEXTURES_OF_PART: dict[Part, Split] = {"training": "train", "validation": "validation", "test": "test"}
 
@@ -104,11 +104,10 @@ def room_place(name: str, home: RoomMap) -> RoomPlace:
 def _cache_name(part: Part, config: RoomMapConfig, textures: Path | None, seed: int, device: torch.device) -> str:
     """Names all that a home depends on: settings, photographs on its walls, and the code that makes it."""
     settings = {name: value for name, value in asdict(config).items() if name != "num_homes"}
-    digest = hashlib.sha256(json.dumps([part, settings, seed, device.type]).encode())
-    digest.update(source_sha256(Path(relograph.rooms.__file__).parent).encode())
-    for source in [] if textures is None else photograph_files(textures, TEXTURES_OF_PART[part]):
-        digest.update(source.read_bytes())
-    return f"{part}-rooms-{digest.hexdigest()[:16]}"
+    photographs = None if textures is None else fingerprint_of_photographs(textures)
+    code = source_sha256(Path(relograph.rooms.__file__).parent)
+    everything = json.dumps([part, settings, seed, device.type, photographs, code])
+    return f"{part}-rooms-{hashlib.sha256(everything.encode()).hexdigest()[:16]}"
 
 
 def _write(path: Path, home: RoomMap) -> None:

@@ -134,7 +134,7 @@ def gather(
     """
     told = _what_answers_depend_on(homes, network, config, options, elsewhere)
     names = [home.place.name for home in homes] + ([] if elsewhere is None else ["elsewhere"])
-    files = {name: parts / f"{name}.json" for name in names}
+    files = {name: parts / f"{name}.json.gz" for name in names}
     done = {name: read_answers_file(file, told) for name, file in files.items()}
     if any(answers is None for answers in done.values()):
         maps = _Maps(homes, network, config, options, progress)
