@@ -74,64 +74,19 @@ def make_weights(
     return sha256
 
 
-def method_row(method: str, metres: float | None, degrees: float | None) -> dict[str, object]:
-    """A row of results as an evaluation writes it."""
-    return {
-        "method": method,
-        "scene": "rooms",
-        "num_queries": 1000,
-        "num_not_localized": 3,
-        "median_translation_error_m": metres,
-        "median_rotation_error_deg": degrees,
-        "recall_5cm_5deg": 0.5,
-        "recall_10cm_5deg": 0.75,
-        "recall_25cm_10deg": 0.96,
-        "seconds_per_query": 0.12,
-        "solver_seconds_per_query": 0.03,
-        "seconds_per_map_image": 0.02,
-        "share_accepted": 0.9,
-        "share_right_of_accepted": 0.99,
-    }
-
-
-def make_results(folder: Path, sha256: str, data: str = "validation rooms", *, metres: float = 0.0421) -> None:
-    """What `relograph eval --rooms` leaves of weights with that hash."""
-    details = {
-        "data": data,
-        "num_homes": 20,
-        "num_references": 7,
-        "references_by": "descriptor",
-        "weights_sha256": sha256,
-    }
-
-    def write(name: str, rows: list[dict[str, object]]) -> None:
-        write_result(folder / name, rows, command="relograph eval --output $OUTPUT", seed=0, details=details)
-
-    write(
-        "results.json",
-        [method_row("copy top-1", 0.31, 9.0), method_row("relograph, regression", metres, 1.23)],
-    )
-    write(
-        "references.json",
-        [
-            {**method_row("relograph, regression", error, degrees), "num_references": count}
-            for count, error, degrees in ((1, None, None), (7, 0.0421, 1.23), (32, 0.035, 1.0))
-        ],
-    )
-    write(
-        "false-accepts.json",
-        [
-            {
-                "method": "relograph, solver, f given",
-                "kind": "queries of other homes",
-                "num_queries": 10_000,
-                "false_accepts_at_95_percent": 0.0042,
-                "false_accepts_as_calibrated": None,
-                "share_of_right_accepted_as_calibrated": 0.955,
-            }
-        ],
-    )
-    write(
-        "reliability.json",
-        [{"method": "relograph, solver, f given", "expected_calibration_error": 0.013, "num_answers": 11_000}],
-    )
+def make_results(
+    folder: Path, sha256: str, data: str = "validation rooms", *, metres: float = 0.0421, focal: str | None = None
+) -> None:
+    """What `relograph eval` leaves of weights with that hash: in rooms, or with a `focal` in a scene."""
+    details: dict[str, object] = {"data": data, "num_homes": 20, "weights_sha256": sha256}
+    if focal is not None:
+        details = {"data": "$DATA", "dataset": data, "focal": focal, "weights_sha256": sha256}
+    rows = [{"method": "relograph, regression", "median_translation_error_m": metres}]
+    command = "relograph eval --output $OUTPUT"
+    write_result(folder / "results.json", rows, command=command, seed=0, details=details)
+    table = f"**Localization in {data}**\n\n| Method | Median |\n| :--- | :---: |\n| relograph | {metres:.3f} m |\n"
+    (folder / "table.md").write_text(table)
+    if focal is None:
+        (folder / "report.md").write_text(f"{table}\n| queries of others | 0.42% |\n")
+    (folder / "errors-by-references.png").write_bytes(b"a picture")
+    (folder / "queries.csv").write_text("one line for each answer\n")

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.made_weights import make_archive, make_results, make_weights, method_row
+from evaluation.made_weights import make_archive, make_results, make_weights
 from relograph.errors import DatasetError
 from relograph.evaluation.weights_documents import NOTHING_YET, write_weights_documents
 from relograph.evaluation.weights_publishing import publish_weights
-from relograph.results import write_result
 
 README = "# Title\n\n<!-- weights begins -->\n<!-- weights ends -->\n\nThe end.\n"
 PAGE = "# Weights\n\n<!-- weights-pictures begins -->\n<!-- weights-pictures ends -->\n"
@@ -33,20 +32,6 @@ def written(repository: Path, **options: bool) -> tuple[str, str]:
     return (repository / "README.md").read_text(), (repository / "docs" / "weights.md").read_text()
 
 
-def make_scene_results(folder: Path, sha256: str, focal: str, metres: float) -> None:
-    """What `relograph eval --scene` leaves."""
-    details = {
-        "data": "$DATA",
-        "dataset": "a kitchen",
-        "focal": focal,
-        "num_references": 7,
-        "references_by": "descriptor",
-        "weights_sha256": sha256,
-    }
-    rows = [method_row("relograph, solver", metres, 1.7)]
-    write_result(folder / "results.json", rows, command="relograph eval", seed=None, details=details)
-
-
 def test_without_weights_the_documents_say_so(repository: Path):
     options = {"weights": repository / "none", "results": repository / "results", "docs": repository / "docs"}
     assert write_weights_documents(**options) == [repository / "README.md", repository / "docs" / "weights.md"]
@@ -68,21 +53,22 @@ def test_test_rooms_take_the_place_of_validation_rooms(repository: Path):
 
 def test_every_evaluation_of_a_place_is_told(repository: Path):
     sha256 = make_weights(repository / "again", archive=repository / "textures.zip")
-    make_scene_results(repository / "results" / "kitchen-525", sha256, "525", 0.0451)
-    make_scene_results(repository / "results" / "kitchen-unknown", sha256, "unknown", 0.0472)
-    make_scene_results(repository / "results" / "kitchen-before", "0" * 64, "525", 0.0999)
+    make_results(repository / "results" / "kitchen-525", sha256, "a kitchen", focal="525", metres=0.0451)
+    make_results(repository / "results" / "kitchen-unknown", sha256, "a kitchen", focal="unknown", metres=0.0472)
+    make_results(repository / "results" / "kitchen-before", "0" * 64, "a kitchen", focal="525", metres=0.0999)
     readme, _ = written(repository)
-    assert "1,000 queries, focal length 525, 7 references by descriptor." in readme
-    assert "1,000 queries, focal length unknown, 7 references by descriptor." in readme
+    assert readme.count("Localization in a kitchen") == 2
     assert "0.045 m" in readme
     assert "0.047 m" in readme
     assert "0.100 m" not in readme
 
 
 def test_pictures_are_shown_once_they_are_drawn(repository: Path):
+    drawn = repository / "results" / "validation-rooms" / "errors-by-references.png"
+    drawn.unlink()
     assert "No plots are in the repository yet." in written(repository)[1]
     (repository / "docs" / "pictures" / "matchgnn-training.png").write_bytes(b"")
-    (repository / "results" / "validation-rooms" / "errors-by-references.png").write_bytes(b"")
+    drawn.write_bytes(b"")
     _, page = written(repository)
     assert "](pictures/matchgnn-training.png)" in page
     assert "](../results/validation-rooms/errors-by-references.png)" in page

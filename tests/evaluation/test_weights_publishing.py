@@ -76,11 +76,10 @@ def test_the_card_tells_data_training_results_and_licences(run: Path, results: P
         "are under CC0-1.0, GPL-2.0-or-later, MIT, each",
         "below 61% for a pose that matches agree on, below 52% for the network's own where they agree on none",
         "fitted to 1,234 answers",
-        "| relograph, regression | ∞ | 0.042 m / 1.23° | 0.035 m / 1.00° |",
-        "| queries of other homes | 10,000 | 0.42% | – |",
-        "expected calibration error 1.3% over 11,000 answers",
+        "| relograph | 0.042 m |",
+        "| relograph | 0.023 m |",
+        "| queries of others | 0.42% |",
         "`relograph eval --output $OUTPUT`",
-        "0.023 m",
     ):
         assert told in words, told
     assert "0.100 m" not in words  # of other weights
@@ -119,6 +118,45 @@ def test_weights_without_calibration_or_results_are_refused(
     make_weights(tmp_path / "other", archive=archive, seed=1)
     with pytest.raises(DatasetError, match=r"expected results of the weights [0-9a-f]{12} in validation rooms"):
         publish_weights(tmp_path / "other", package, results=results, textures=archive)
+    assert everything_in(package) == {}
+
+
+def test_what_was_measured_is_kept_with_the_results(run: Path, archive: Path, package: Path, tmp_path: Path):
+    sha256 = load_match_gnn(run / "weights").sha256
+    make_results(tmp_path / "runs" / "validation-rooms", sha256)
+    make_results(tmp_path / "runs" / "kitchen", sha256, "a kitchen", focal="525")
+    results = tmp_path / "kept"
+    measured = [tmp_path / "runs" / "validation-rooms", tmp_path / "runs" / "kitchen"]
+    publish_weights(run, package, results=results, measured=measured, textures=archive)
+    kept = {path.relative_to(results / "matchgnn" / sha256[:12]).as_posix() for path in results.rglob("*.*")}
+    assert kept == {
+        *(f"validation-rooms/{name}" for name in ("results.json", "table.md", "report.md", "errors-by-references.png")),
+        *(f"kitchen/{name}" for name in ("results.json", "table.md", "errors-by-references.png")),
+    }
+    assert "### A kitchen" in (package / MODEL_CARD_FILE).read_text()
+    make_results(tmp_path / "of-others", "0" * 64)
+    with pytest.raises(DatasetError, match="of-others: expected what `relograph eval` wrote of the weights"):
+        publish_weights(package, package, results=results, measured=[tmp_path / "of-others"], textures=archive)
+
+
+def test_nothing_is_kept_of_weights_that_are_refused(
+    run: Path, results: Path, archive: Path, package: Path, tmp_path: Path
+):
+    publish_weights(run, package, results=results, textures=archive)
+    before = sorted(results.rglob("*"))
+    make_results(tmp_path / "measured", make_weights(tmp_path / "worse", archive=archive, seed=1, loss=0.2))
+    with pytest.raises(CheckpointError, match="Train another round"):
+        publish_weights(
+            tmp_path / "worse", package, results=results, measured=[tmp_path / "measured"], textures=archive
+        )
+    assert sorted(results.rglob("*")) == before
+
+
+def test_results_without_their_table_are_one_line(run: Path, results: Path, archive: Path, package: Path):
+    for name in ("table.md", "report.md"):
+        (results / "matchgnn" / "validation-rooms" / name).unlink()
+    with pytest.raises(DatasetError, match=r"table\.md: expected the table of the evaluation"):
+        publish_weights(run, package, results=results, textures=archive)
     assert everything_in(package) == {}
 
 

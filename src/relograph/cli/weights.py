@@ -39,6 +39,10 @@ def publish_command(
         Path | None,
         typer.Option(metavar="ZIP", help="The archive of textures that it was trained with, for the card's licences."),
     ] = None,
+    measured: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="DIR", help="What relograph eval wrote of them, to be kept in the results; may repeat."),
+    ] = None,
     results: ResultsOption = Path("results"),
     docs: DocsOption = Path("docs"),
 ) -> None:
@@ -46,7 +50,7 @@ def publish_command(
     from relograph.evaluation.weights_documents import write_weights_documents
     from relograph.evaluation.weights_publishing import publish_weights
 
-    for line in publish_weights(run, output, results=results, textures=textures):
+    for line in publish_weights(run, output, results=results, measured=measured or (), textures=textures):
         typer.echo(printable(line))
     _tell(write_weights_documents(output, results, docs))
 

@@ -190,7 +190,7 @@ def _results(facts: CardFacts) -> list[str]:
         "queries are.",
     ]
     for evaluation in facts.evaluations:
-        parts += [f"### {evaluation.place[0].upper()}{evaluation.place[1:]}", *evaluation.sections()]
+        parts += [f"### {evaluation.title}", evaluation.report(), evaluation.made_by()]
     return parts
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from relograph.errors import DatasetError
 from relograph.evaluation.experiment_report import filled, read_readme
-from relograph.evaluation.weights_results import TEST_ROOMS, VALIDATION_ROOMS, made_by, results_of_weights
+from relograph.evaluation.weights_results import TEST_ROOMS, VALIDATION_ROOMS, results_of_weights
 from relograph.evaluation.writing import write_whole
 from relograph.models.checkpoint import INDEX_FILE, load_checkpoint
 from relograph.models.shipped import MODEL_CARD_FILE
@@ -55,7 +55,7 @@ def weights_block(weights: Path, results: Path, root: Path) -> str:
     is_scored = any(evaluation.place == TEST_ROOMS for evaluation in evaluations)
     for evaluation in evaluations:
         if not (is_scored and evaluation.place == VALIDATION_ROOMS):
-            parts += [evaluation.table(), made_by(evaluation.metadata)]
+            parts += [evaluation.table(), evaluation.made_by()]
     return "\n\n".join(parts)
 
 
@@ -69,7 +69,7 @@ def pictures_block(weights: Path, results: Path, docs: Path) -> str:
         parts.append(f"![{caption}](pictures/{TRAINING_PICTURE})\n\n*{caption}*")
     for evaluation in results_of_weights(load_checkpoint(weights).sha256, results):
         for path, shows in evaluation.pictures:
-            caption = f"{evaluation.place[0].upper()}{evaluation.place[1:]}: {shows}. Drawn by `relograph eval`."
+            caption = f"{evaluation.title}: {shows}. Drawn by `relograph eval`."
             parts.append(f"![{caption}]({_relative(path, docs)})\n\n*{caption}*")
     return "\n\n".join(parts) if parts else "No plots are in the repository yet."
 

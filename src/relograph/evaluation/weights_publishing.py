@@ -1,6 +1,6 @@
 """From the folder of a training into the package: MatchGNN's weights with their calibration and their model card."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from relograph.evaluation.model_card import CardFacts, model_card
 from relograph.evaluation.training_history import command_without_folders, errors_text
 from relograph.evaluation.weights_results import (
     VALIDATION_ROOMS,
+    EvaluationResults,
     history_of_weights,
     results_of_weights,
 )
@@ -21,7 +22,7 @@ from relograph.rooms.textures import fingerprint_of_photographs
 from relograph.training.match_training import WEIGHTS, TrainingRecord
 
 MAX_BYTES = 36_000_000
-"""Of all that is published: it is part of every clone and of every installed package."""
+"""Of the weights: they are part of every clone and of every installed package."""
 LEAST_GAIN = 0.02
 """Share by which new weights must be better: every set of weights stays in the repository for good."""
 
@@ -87,9 +88,12 @@ def weights_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in (*folder.glob("*.safetensors"), folder / INDEX_FILE))
 
 
-def publish_weights(source: Path, target: Path, *, results: Path, textures: Path | None) -> list[str]:
+def publish_weights(
+    source: Path, target: Path, *, results: Path, measured: Sequence[Path] = (), textures: Path | None
+) -> list[str]:
     """Copy the weights of a run, or of a folder, into the package with their calibration, and write their card.
 
+    What was `measured` with them, outputs of `relograph eval`, is copied to a folder of their own in `results`.
     A kill leaves the old weights or the new ones, whole and with their calibration; the same command given again then
     writes the card that is missing. Given for weights that are published already, it only writes their card anew, which
     tells what was measured since. What it did is given back in lines.
@@ -98,11 +102,11 @@ def publish_weights(source: Path, target: Path, *, results: Path, textures: Path
     network = load_match_gnn(source)
     packages = _texture_sources(source, network, textures)
     _require_all_that_a_card_tells(source, network)
-    evaluations = results_of_weights(network.sha256, results)
-    if not any(evaluation.place == VALIDATION_ROOMS for evaluation in evaluations):
+    new = [evaluation for folder in measured for evaluation in _measured(folder, network)]
+    if not any(one.place == VALIDATION_ROOMS for one in (*new, *results_of_weights(network.sha256, results))):
         raise DatasetError(
             f"{results}: expected results of the weights {network.sha256[:12]} in validation rooms, found none. Run: "
-            f"relograph eval --rooms validation --weights {source} --output {results}/matchgnn/validation-rooms"
+            f"relograph eval --rooms validation --weights {source} --output DIR, and give --measured DIR."
         )
     before = load_checkpoint(target) if (target / INDEX_FILE).exists() else None
     lines = [] if before is None else [_compared(network, before)]
@@ -111,15 +115,17 @@ def publish_weights(source: Path, target: Path, *, results: Path, textures: Path
     command = command_without_folders(str(provenance["command"]))
     metadata = {**checkpoint.metadata, "provenance": {**provenance, "command": command}}
     num_bytes = weights_bytes(source)
+    _require_small(source, num_bytes)
+    for evaluation in new:
+        evaluation.keep_in(results / "matchgnn" / network.sha256[:12] / evaluation.folder.name)
     facts = CardFacts(
         network=replace(network, metadata=metadata),
         num_bytes=num_bytes,
         textures=packages,
-        evaluations=evaluations,
+        evaluations=results_of_weights(network.sha256, results),
         history=history_of_weights(network.sha256, results),
     )
     card = model_card(facts).encode()
-    _require_small(source, num_bytes + len(card))
     save_checkpoint(target, checkpoint.tensors, metadata)
     write_whole(target / MODEL_CARD_FILE, card)
     published = read_published(target)
@@ -172,6 +178,16 @@ def _require_all_that_a_card_tells(source: Path, network: LoadedMatchGNN) -> Non
                 f"{source}: expected weights that a training of MatchGNN wrote, found some without its {name}. Choose "
                 "the folder `weights` of a training with --preset matchgnn."
             )
+
+
+def _measured(folder: Path, network: LoadedMatchGNN) -> list[EvaluationResults]:
+    found = results_of_weights(network.sha256, folder)
+    if not found:
+        raise DatasetError(
+            f"{folder}: expected what `relograph eval` wrote of the weights {network.sha256[:12]}, found no results of "
+            "these. Evaluate them, or leave --measured out."
+        )
+    return found
 
 
 def _require_small(source: Path, num_bytes: int) -> None:

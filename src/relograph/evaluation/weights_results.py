@@ -1,15 +1,14 @@
-"""What was measured with one set of MatchGNN's weights: the files under results/ that name its hash."""
+"""What was measured with one set of MatchGNN's weights: the evaluations under results/ that name its hash."""
 
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from relograph.evaluation.false_accepts import FalseAccepts, false_accepts_table
-from relograph.evaluation.place_report import comparison_table
+from relograph.errors import DatasetError
 from relograph.evaluation.training_history import HISTORY_FILE
+from relograph.evaluation.writing import write_whole
 
 VALIDATION_ROOMS, TEST_ROOMS = "validation rooms", "test rooms"
 """As `relograph eval --rooms` calls its data."""
@@ -21,6 +20,8 @@ PICTURES = {
     "false-accepts.png": "strangers that are accepted, against right answers that are",
 }
 """Drawn by an evaluation beside its results, with what they show."""
+KEPT = (".json", ".md", ".png")
+"""Files of an evaluation that stay in the repository."""
 
 Document = Mapping[str, Any]
 """A file of results: its metadata and its rows."""
@@ -31,14 +32,8 @@ class EvaluationResults:
     """One run of `relograph eval --rooms` or `--scene`."""
 
     folder: Path
-    by_file: Mapping[str, Document]
-    """Files of the folder that are of these weights, `results.json` among them."""
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """Of the table of methods."""
-        metadata: Mapping[str, Any] = self.by_file["results.json"]["metadata"]
-        return metadata
+    metadata: Mapping[str, Any]
+    """Of its results.json."""
 
     @property
     def place(self) -> str:
@@ -46,49 +41,55 @@ class EvaluationResults:
         return str(self.metadata["data"] if "num_homes" in self.metadata else self.metadata["dataset"])
 
     @property
+    def title(self) -> str:
+        """The same, to begin a line with."""
+        return f"{self.place[0].upper()}{self.place[1:]}"
+
+    @property
     def pictures(self) -> list[tuple[Path, str]]:
         """Those that were drawn, with what they show."""
         return [(self.folder / name, shows) for name, shows in PICTURES.items() if (self.folder / name).is_file()]
 
     def table(self) -> str:
-        """Every method in Markdown."""
-        rows, metadata = self.by_file["results.json"]["results"], self.metadata
-        queries = f"{rows[0]['num_queries']:,} queries"
-        where = f"in {metadata['num_homes']} homes" if "num_homes" in metadata else f"focal length {metadata['focal']}"
-        heading = f"{queries}, {where}, {metadata['num_references']} references by {metadata['references_by']}."
-        return comparison_table(f"Localization in {self.place}", rows, heading).markdown().strip()
+        """Every method, as the evaluation wrote it in Markdown."""
+        return self._text("table.md")
 
-    def sections(self) -> list[str]:
-        """All that was measured, in Markdown."""
-        parts = [self.table()]
-        if references := self.by_file.get("references.json"):
-            parts += ["Median errors by the number of references:", references_table(references["results"])]
-        if false_accepts := self.by_file.get("false-accepts.json"):
-            rows = false_accepts["results"]
-            parts.append(false_accepts_table([_false_accepts(row) for row in rows]).strip())
-            if rows and (accepted := rows[0]["share_of_right_accepted_as_calibrated"]) is not None:
-                parts.append(f"As calibrated, {accepted:.1%} of right answers are accepted.")
-        if reliability := self.by_file.get("reliability.json"):
-            parts += [
-                f"{row['method']}: expected calibration error {row['expected_calibration_error']:.1%} over "
-                f"{row['num_answers']:,} answers."
-                for row in reliability["results"]
-            ]
-        return [*parts, made_by(self.metadata)]
+    def report(self) -> str:
+        """All that it wrote: more than the table where it was in rooms."""
+        return self._text("report.md") if (self.folder / "report.md").is_file() else self.table()
+
+    def made_by(self) -> str:
+        """Where the numbers came from, in a line."""
+        told = self.metadata
+        commit = str(told["git_commit"] or "unknown")[:7]
+        return (
+            f"{told['device_name']}, {told['num_cores']} cores, torch {told['torch']}, commit {commit}: "
+            f"`{told['command']}`"
+        )
+
+    def keep_in(self, folder: Path) -> None:
+        """Copy what stays in the repository to a folder there."""
+        for path in sorted(self.folder.iterdir()):
+            if path.suffix in KEPT:
+                write_whole(folder / path.name, path.read_bytes())
+
+    def _text(self, name: str) -> str:
+        path = self.folder / name
+        if not path.is_file():
+            raise DatasetError(
+                f"{path}: expected the table of the evaluation whose results are beside it, found none. Copy the whole "
+                "folder, or evaluate again."
+            )
+        return path.read_text(encoding="utf-8").strip()
 
 
 def results_of_weights(weights_sha256: str, results: Path) -> list[EvaluationResults]:
-    """The evaluations of those weights below `results`: validation rooms, test rooms, then places by name."""
+    """The evaluations of those weights in `results` and below: validation rooms, test rooms, then places by name."""
     found = []
     for path in sorted(results.rglob("results.json")):
-        documents = {file.name: _document(file) for file in sorted(path.parent.glob("*.json"))}
-        of_weights = {
-            name: document
-            for name, document in documents.items()
-            if document is not None and document["metadata"].get("weights_sha256") == weights_sha256
-        }
-        if "results.json" in of_weights:
-            found.append(EvaluationResults(path.parent, of_weights))
+        document = _document(path)
+        if document is not None and document["metadata"].get("weights_sha256") == weights_sha256:
+            found.append(EvaluationResults(path.parent, document["metadata"]))
     rooms = (VALIDATION_ROOMS, TEST_ROOMS)
     return sorted(found, key=lambda one: (rooms.index(one.place) if one.place in rooms else len(rooms), one.place))
 
@@ -100,38 +101,6 @@ def history_of_weights(weights_sha256: str, results: Path) -> Document | None:
         if document is not None and document["metadata"].get("weights_sha256") == weights_sha256:
             return document
     return None
-
-
-def references_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Median errors in Markdown: a row for each method, a column for each number of references."""
-    counts = sorted({row["num_references"] for row in rows})
-    errors = {(row["method"], row["num_references"]): _median(row) for row in rows}
-    lines = [
-        f"| Method | {' | '.join(map(str, counts))} |",
-        f"| :--- |{' :---: |' * len(counts)}",
-    ]
-    for method in dict.fromkeys(row["method"] for row in rows):
-        lines.append(f"| {method} | {' | '.join(errors.get((method, count), '–') for count in counts)} |")
-    return "\n".join(lines)
-
-
-def made_by(metadata: Mapping[str, Any]) -> str:
-    """Where numbers came from, in a line."""
-    commit = str(metadata["git_commit"] or "unknown")[:7]
-    return (
-        f"{metadata['device_name']}, {metadata['num_cores']} cores, torch {metadata['torch']}, commit {commit}: "
-        f"`{metadata['command']}`"
-    )
-
-
-def _median(row: Mapping[str, Any]) -> str:
-    metres, degrees = row["median_translation_error_m"], row["median_rotation_error_deg"]
-    return "∞" if metres is None or degrees is None else f"{metres:.3f} m / {degrees:.2f}°"
-
-
-def _false_accepts(row: Mapping[str, Any]) -> FalseAccepts:
-    shares = (row["false_accepts_at_95_percent"], row["false_accepts_as_calibrated"])
-    return FalseAccepts(row["kind"], row["num_queries"], *(math.nan if share is None else share for share in shares))
 
 
 def _document(path: Path) -> Document | None:
