@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -121,6 +122,42 @@ def test_the_answer_is_no_references_pose(network: MatchGNN) -> None:
     answered, T_world_ref = answer(network).T_world_query, poses(1, 4)
     assert ((answered.t[:, None] - T_world_ref.t).norm(dim=-1) > 1e-3).all()
     assert (rotation_error_deg(answered.R[:, None].expand(-1, 4, -1, -1), T_world_ref.R) > 0.1).all()
+
+
+def with_config(network: MatchGNN, **changes: object) -> MatchGNN:
+    """The same weights in a network that lacks an ingredient, or has one more."""
+    other = MatchGNN(replace(TINY, **changes)).double().eval()
+    other.load_state_dict(network.state_dict())
+    return other
+
+
+def test_without_the_maps_poses_an_edge_says_the_same_wherever_the_others_stand(network: MatchGNN) -> None:
+    ablated = with_config(network, map_poses=False)
+    plain, shuffled = answer(ablated), answer(ablated, T_world_ref=poses(1, 4)[:, [1, 0, 3, 2]])
+    assert_poses_close(plain.T_ref_query, shuffled.T_ref_query)
+    assert (plain.T_ref_query.t - answer(network).T_ref_query.t).abs().max() > 1e-3
+
+
+def test_without_the_fine_level_places_are_the_middles_of_cells(network: MatchGNN) -> None:
+    fine, coarse = answer(network).matches, answer(with_config(network, fine_places=False)).matches
+    assert torch.equal(coarse.best, fine.best)
+    anchors = cell_anchors(HEIGHT, WIDTH, COARSE_STRIDE, torch.device("cpu")).double()
+    assert_allclose(coarse.xy, anchors[coarse.best])
+    assert_allclose(coarse.sigma_px, 8 / math.sqrt(12))
+    assert not torch.equal(fine.xy, coarse.xy)
+
+
+@pytest.mark.parametrize("taught", [False, True])
+def test_poses_teach_matches_only_where_they_are_to(network: MatchGNN, taught: bool) -> None:
+    pupil = with_config(network, pose_teaches_matches=taught)
+    query, references = features(pupil, photos(1)), features(pupil, photos(4, seed=1))
+    answers = pupil(query, references, poses(1, 4), torch.ones(1, 4, dtype=torch.bool))
+    assert_poses_close(answers.T_world_query.detach(), answer(network).T_world_query)  # it says the same
+    answers.T_world_query.t.sum().backward()
+    reached = [parameter.grad is not None and bool(parameter.grad.any()) for parameter in pupil.encoder.parameters()]
+    assert any(reached) == taught
+    assert all(parameter.grad.isfinite().all() for parameter in pupil.parameters() if parameter.grad is not None)
+    assert pupil.matcher.log_temperature.grad is not None or not taught
 
 
 @pytest.mark.parametrize("num_references", [1, 7, 32])

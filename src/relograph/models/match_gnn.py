@@ -28,6 +28,8 @@ from relograph.retrieval import NetVLAD
 COARSE_STRIDE = 8
 FINE_STRIDE = 2
 CONTEXT_STRIDE = 16
+CELL_SIGMA_PX = COARSE_STRIDE / 12**0.5
+"""Standard deviation along an axis of a place that is anywhere in its cell."""
 MEAN, STD = 117.0, 58.0  # of grey levels; any fixed choice serves
 
 
@@ -55,6 +57,12 @@ class MatchConfig:
     """Visual words of the descriptor that finds references."""
     descriptor_dim: int = 256
     """Numbers of that descriptor."""
+    map_poses: bool = True
+    """Whether edges hear where their references stand beside each other."""
+    fine_places: bool = True
+    """Whether finer cells say where within a cell; else its middle is the place."""
+    pose_teaches_matches: bool = False
+    """Whether the losses of poses reach the matches: for a network that has no other teacher of them."""
 
     def __post_init__(self) -> None:
         if self.context_channels % self.heads or self.edge_channels % self.heads:
@@ -221,6 +229,7 @@ class Matcher(nn.Module):
         context, coarse = config.context_channels, config.channels
         self.compare = nn.ModuleList(Attention(context, config.heads) for _ in range(config.cross_layers))
         self.to_coarse = nn.Linear(context, coarse)
+        self.config = config
         self.seen = nn.Linear(coarse, 1)
         self.log_temperature = nn.Parameter(torch.tensor(0.0))
 
@@ -259,6 +268,10 @@ class Matcher(nn.Module):
             pairs = zip(*(part.split(1) for part in (q, r, fine, references.fine)), strict=True)
             places = (cell_places(self.passing_log_chance(*pair[:2]), *pair[2:]) for pair in pairs)
             log_best, best, mutual, xy, sigma_px = (torch.cat(parts) for parts in zip(*places, strict=True))
+        if not self.config.fine_places:
+            xy, sigma_px = anchors_of(references.fine).to(xy)[best], torch.full_like(sigma_px, CELL_SIGMA_PX)
+        if self.config.pose_teaches_matches and keep_log_coarse:
+            log_best, xy = with_gradient(log_coarse, best, xy, anchors_of(references.fine))
         by_query = (-1, num_references)
         return Matches(
             xy=xy.unflatten(0, by_query),
@@ -302,9 +315,28 @@ def cell_places(
     mutual = log_best >= log_coarse.amax(dim=1).gather(1, best)
     offset, log_chance = fine_offset(fine, ref_fine, best)
     spread = _mean_of(_steps_px(log_chance).square(), log_chance) - offset.square()
-    height, width = (FINE_STRIDE * size for size in ref_fine.shape[2:])
-    anchors = cell_anchors(height, width, COARSE_STRIDE, best.device).to(offset.dtype)
-    return log_best, best, mutual, anchors[best] + offset, spread.mean(dim=-1).clamp_min(0).sqrt()
+    place = anchors_of(ref_fine).to(offset.dtype)[best] + offset
+    return log_best, best, mutual, place, spread.mean(dim=-1).clamp_min(0).sqrt()
+
+
+def anchors_of(fine: Float[Tensor, "M C h w"]) -> Float[Tensor, "Q 2"]:
+    """The middle of each cell of an image with these fine features, in pixels."""
+    height, width = (FINE_STRIDE * size for size in fine.shape[2:])
+    return cell_anchors(height, width, COARSE_STRIDE, fine.device)
+
+
+def with_gradient(
+    log_coarse: Float[Tensor, "M P Q"],
+    best: Int[Tensor, "M P"],
+    xy: Float[Tensor, "M P 2"],
+    anchors: Float[Tensor, "Q 2"],
+) -> tuple[Float[Tensor, "M P"], Float[Tensor, "M P 2"]]:
+    """Log chances of the best cells and their places, as they are, but with gradients.
+
+    The choice of a cell has none. A place is told to move as the mean over all cells would.
+    """
+    mean = log_coarse.softmax(dim=2) @ anchors.to(log_coarse.dtype)
+    return log_coarse.gather(2, best[..., None]).squeeze(-1), xy + (mean - mean.detach())
 
 
 FINE_RADIUS = 3
@@ -570,7 +602,6 @@ class MatchGNN(nn.Module):
         features: ImageFeatures = self.encoder(images)
         return features
 
-    @torch.no_grad()  # the pose takes matches as they are: its loss does not bend them to its wishes
     def flow(
         self,
         matches: Matches,
@@ -580,6 +611,18 @@ class MatchGNN(nn.Module):
         ref_lenses: Lenses | None,
     ) -> Flow:
         """What the pose network sees: geometry, and nothing of what things look like."""
+        # The pose takes matches as they are: its loss does not bend them to its wishes.
+        with torch.set_grad_enabled(self.config.pose_teaches_matches and torch.is_grad_enabled()):
+            return self._flow(matches, query_hw, ref_hw, query_lenses, ref_lenses)
+
+    def _flow(
+        self,
+        matches: Matches,
+        query_hw: tuple[int, int],
+        ref_hw: tuple[int, int],
+        query_lenses: Lenses | None,
+        ref_lenses: Lenses | None,
+    ) -> Flow:
         anchors = cell_anchors(*query_hw, COARSE_STRIDE, matches.xy.device).to(matches.xy.dtype)
         anchors = anchors.expand(len(matches.xy), -1, -1)
         here = likely_rays(anchors, query_hw) if query_lenses is None else query_lenses.rays(anchors)
@@ -590,7 +633,7 @@ class MatchGNN(nn.Module):
         return Flow(
             here=here[:, None].expand_as(there),
             there=there.nan_to_num(0.0).clamp(-STEEPEST, STEEPEST),  # a bent lens has no ray for some pixels
-            confidence=matches.confidence.detach(),
+            confidence=matches.confidence if torch.is_grad_enabled() else matches.confidence.detach(),
             knows=torch.stack(knows, dim=-1),
             grid_hw=(query_hw[0] // COARSE_STRIDE, query_hw[1] // COARSE_STRIDE),
         )
@@ -615,12 +658,12 @@ class MatchGNN(nn.Module):
         # Every reference is turned as the query is, so that parallax, the ways from one reference to another and the
         # answers have the same axes in all edges, and nearly those of the query.
         with torch.autocast(T_world_ref.device.type, enabled=False):
-            R_ref_turned = flow.turn()
+            R_ref_turned = flow.turn().detach()
             parallax = flow.parallax(R_ref_turned)
         T_ref_turned = Pose(R_ref_turned, torch.zeros_like(R_ref_turned[..., 0]))
         T_world_turned = T_world_ref @ T_ref_turned
         T_i_j = T_world_turned[:, :, None].inverse() @ T_world_turned[:, None]
-        relative = pose_vector(T_i_j)
+        relative = pose_vector(T_i_j) if self.config.map_poses else pose_vector(T_i_j).zero_()
         x = self.edge(parallax, R_ref_turned.flatten(0, 1)).unflatten(0, tuple(ref_mask.shape))
         for message_round in self.messages:
             x = message_round(x, relative, ref_mask)
