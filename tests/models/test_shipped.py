@@ -8,6 +8,7 @@ import torch
 from numpy.testing import assert_allclose
 
 from relograph.errors import CheckpointError
+from relograph.evaluation.weights_publishing import read_published
 from relograph.models import shipped
 from relograph.models.checkpoint import load_checkpoint, save_checkpoint
 from relograph.models.match_gnn import MatchGNN
@@ -18,6 +19,7 @@ from relograph.models.shipped import (
     load_match_gnn,
     save_calibration,
     save_match_gnn,
+    weights_are_shipped,
 )
 from relograph.training.presets import MATCHGNN_TINY
 
@@ -144,7 +146,12 @@ def test_saving_other_weights_removes_the_calibration_of_the_old_ones(folder: Pa
     assert load_match_gnn(folder).calibration is None
 
 
-@pytest.mark.skipif(not SHIPPED_WEIGHTS.exists(), reason="this build ships no weights")
-def test_the_shipped_weights_are_whole_and_small():
-    assert load_match_gnn().calibration is not None
-    assert sum(path.stat().st_size for path in SHIPPED_WEIGHTS.iterdir()) <= 36e6
+@pytest.mark.skipif(not weights_are_shipped(), reason="this build ships no weights")
+def test_the_shipped_weights_are_whole_small_calibrated_and_explained():
+    published = read_published()
+    assert published.network.calibration is not None
+    assert published.card is not None
+    sizes = [path.stat().st_size for path in SHIPPED_WEIGHTS.iterdir()]
+    assert sum(sizes) <= 36.1e6
+    assert max(sizes) <= 16.1e6
+    assert {path.suffix for path in SHIPPED_WEIGHTS.iterdir()} == {".json", ".md", ".safetensors"}

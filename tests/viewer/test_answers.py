@@ -1,5 +1,6 @@
 """Answers beside the truth: what is said, drawn and kept of those that were not localized."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -120,3 +121,13 @@ def test_a_network_that_learned_nothing_is_shown_as_it_is(scene: Scene, tmp_path
     for name in ("answers_from_above.png", "answers.html"):
         assert (tmp_path / "demo" / name).stat().st_size > 1000
         assert name in said
+
+
+def test_without_the_solver_it_is_said_whose_poses_they_are(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "poselib", None)
+    save_match_gnn(tmp_path / "weights", MatchGNN(SMALL).eval(), {})
+    said = demonstrate(scene, load_match_gnn(tmp_path / "weights"), tmp_path / "demo", 4, 2)
+    assert "mind       the poses are the network's own: " in said
+    assert "pip install 'relograph[geometry]'" in said

@@ -10,9 +10,11 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from relograph.errors import MissingExtraError
 from relograph.evaluation.plots import label_in_plain_numbers
 from relograph.evaluation.qualitative import ANSWER_COLOR, MAP_COLOR, TRUE_COLOR
 from relograph.geometry import Pose, pose_error
+from relograph.localization.consensus import import_poselib
 from relograph.localization.localizer import Answer, Localizer
 from relograph.localization.map_features import MapFeatures
 from relograph.models.shipped import LoadedMatchGNN
@@ -83,6 +85,10 @@ def demonstrate(
     lines = [answers_table(scored), summary(scored)]
     if network.calibration is None:
         lines.append("mind       these weights are not calibrated: how sure they are is a guess")
+    try:
+        import_poselib()
+    except MissingExtraError as error:
+        lines.append(f"mind       the poses are the network's own: {error}")
     return "\n".join([*lines, f"picture    {picture}", f"page       {page}"])
 
 
@@ -116,9 +122,7 @@ def summary(scored: Sequence[ScoredAnswer]) -> str:
     """How many were localized and how well, beside copying the pose of the most similar photo, in a few lines."""
     found = [one.error for one in scored if one.error is not None]
     copied = [one.copied_error for one in scored if one.copied_error is not None]
-    lines = [f"localized  {len(found)} of {len(scored)} photos"]
-    if found:
-        lines[0] += f", median error {_median_text(found)}"
+    lines = [f"localized  {_localized_text(scored)}"]
     if copied:
         lines.append(f"copying    the pose of the most similar photo instead: median error {_median_text(copied)}")
     if refused := [one.answer.reason for one in scored if one.error is None]:
@@ -188,7 +192,7 @@ def draw_answers_from_above(name: str, map_frames: Sequence[Frame], scored: Sequ
     errors.grid(color="#e6e6e6", which="both")
     errors.set_axisbelow(True)
     errors.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2, frameon=False)
-    figure.suptitle(f"{name}: {len(found)} of {len(scored)} photos localized")
+    figure.suptitle(f"{name}: localized {_localized_text(scored)}")
     figure.subplots_adjust(left=0.06, right=0.98, top=0.92, bottom=0.16, wspace=0.2)
     canvas.draw()
     save_picture(np.asarray(canvas.buffer_rgba())[..., :3].copy(), path)
@@ -231,6 +235,11 @@ def _stacked_or_nowhere(poses: Sequence[Pose | None]) -> Pose:
 def _error(T_world_cam: Pose, frame: Frame) -> tuple[float, float]:
     error = pose_error(T_world_cam, frame.T_world_cam)
     return float(error.translation_error_m), float(error.rotation_error_deg)
+
+
+def _localized_text(scored: Sequence[ScoredAnswer]) -> str:
+    found = [one.error for one in scored if one.error is not None]
+    return f"{len(found)} of {len(scored)} photos" + (f", median error {_median_text(found)}" if found else "")
 
 
 def _median(errors: Sequence[tuple[float, float]]) -> tuple[float, float]:
