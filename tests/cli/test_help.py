@@ -36,6 +36,7 @@ def test_the_commands_are_those_that_the_documents_speak_of():
         ("bench", "match"),
         ("train",),
         ("eval",),
+        ("ablate",),
         ("experiments",),
         ("experiments", "list"),
         ("experiments", "run"),

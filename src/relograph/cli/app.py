@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from relograph.cli import bench, convert, demo, doctor, eval, experiments, rooms, scene, train, weights
+from relograph.cli import ablate, bench, convert, demo, doctor, eval, experiments, rooms, scene, train, weights
 from relograph.cli.failing import failures_as_one_line
 
 
@@ -33,6 +33,7 @@ app.add_typer(scene.app, name="scene")
 app.add_typer(rooms.app, name="rooms")
 app.command("train")(train.train_command)
 app.command("eval")(eval.eval_command)
+app.command("ablate")(ablate.ablate_command)
 app.add_typer(experiments.app, name="experiments")
 app.add_typer(weights.app, name="weights")
 app.command("demo")(demo.demo_command)

@@ -262,6 +262,7 @@ def eval_command(
                 output: "$OUTPUT",
                 weights: "$WEIGHTS",
                 textures: "$TEXTURES",
+                cache: "$CACHE",
             },
             warn=warn,
             progress=TerminalProgress(),

@@ -48,5 +48,5 @@ PairsOption = Annotated[
 ]
 CacheOption = Annotated[
     Path | None,
-    typer.Option("--cache", metavar="DIR", help="Where decoded photos and rooms are kept.", show_default="~/.cache/relograph"),
+    typer.Option("--cache", metavar="DIR", help="Where photos and rooms are kept.", show_default="~/.cache/relograph"),
 ]

@@ -30,6 +30,8 @@ from relograph.rooms.room_maps import Part, RoomMapConfig
 
 OWN, INT8 = "own map", "own map in int8"
 UNSEEN, OTHERS = "views of the home that its map does not show", "queries of other homes"
+LEFT_OUT = ("textures", "num_workers", "cache")
+"""Options that say where things lie and who works, and change no answer."""
 CODE_OF_ANSWERS = ("geometry", "graphs", "localization", "models", "retrieval")
 
 
@@ -53,6 +55,8 @@ class RoomsOptions:
     """Numbers of references to try, each on some of the queries."""
     every_for_counts: int = 4
     """For that, every so many-th query."""
+    compare_int8: bool = True
+    """Whether the same queries are asked with map features in int8, too."""
     textures: Path | None = None
     """Photographs for walls, by split."""
     rooms: RoomMapConfig = field(default_factory=lambda: RoomMapConfig(unseen_views=20))
@@ -244,7 +248,7 @@ def _questions(
             OWN, home.place.map, partial(maps.of, number), everything, ways.own, config.num_references, references
         )
         questions.append(own)
-        if config.precision != "int8":
+        if options.compare_int8 and config.precision != "int8":
             questions.append(replace(own, kind=INT8, features=partial(maps.in_int8, number), ways=ways.few))
         some = everything[:: options.every_for_counts]
         questions += [
@@ -300,13 +304,12 @@ def _what_answers_depend_on(
     elsewhere: Place | None,
 ) -> Mapping[str, object]:
     """Of all that a run is told: what changes an answer, and not where things lie."""
-    left_out = ("textures", "num_workers", "cache")
     package = Path(relograph.__file__).parent
     return {
         "weights_sha256": network.sha256,
         "homes": [home.place.fingerprint for home in homes],
         "elsewhere": None if elsewhere is None else [elsewhere.fingerprint, elsewhere.queries.names],
-        "options": {name: value for name, value in asdict(options).items() if name not in left_out},
+        "options": {name: value for name, value in asdict(options).items() if name not in LEFT_OUT},
         "config": asdict(config),
         "code": [source_sha256(package / folder) for folder in CODE_OF_ANSWERS],
     }

@@ -16,7 +16,7 @@ from relograph.evaluation.place_run import (
     command_to_publish,
     with_what_is_installed,
 )
-from relograph.evaluation.rooms_gather import RoomsOptions, Ways, gather, make_homes
+from relograph.evaluation.rooms_gather import INT8, RoomsOptions, Ways, gather, make_homes
 from relograph.evaluation.rooms_report import RoomsAnswers, RoomsReport
 from relograph.evaluation.writing import write_whole
 from relograph.localization.confidence import UNCALIBRATED
@@ -94,7 +94,7 @@ def evaluate_rooms(
             report.accuracy(comparisons, {**details, "provenance": made}),
             report.retrieval(comparisons),
             report.reference_counts(answers),
-            *([] if config.precision == "int8" else [report.int8(answers, _bytes_per_photo(homes[0], network))]),
+            *([report.int8(answers, _bytes_per_photo(homes[0], network))] if answers.of(0, INT8, REGRESSION) else []),
             report.reliability(answers, calibration, fitted=network.calibration is not None),
             report.false_accepts(answers, comparisons),
         ]
