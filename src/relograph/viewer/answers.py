@@ -25,8 +25,8 @@ from relograph.viewer.cameras_page import CameraGroup, write_cameras_page
 
 REFUSED_COLOR = "#d55e00"
 MARGIN_M = 0.5
-SMALLEST_ERROR = (1e-3, 1e-2)
-"""Metres and degrees where axes begin; smaller errors are drawn there."""
+SMALLEST_ERROR, LARGEST_ERROR = (1e-3, 1e-2), (10.0, 180.0)
+"""Metres and degrees where axes begin and end at the most; errors beyond are drawn there."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def draw_answers_from_above(name: str, map_frames: Sequence[Frame], scored: Sequ
 
     def dots(of: Sequence[tuple[float, float] | None], color: str, marker: str, label: str) -> None:
         known = np.array([error for error in of if error is not None]).reshape(-1, 2)
-        errors.scatter(*np.maximum(known, SMALLEST_ERROR).T, color=color, marker=marker, label=label)
+        errors.scatter(*known.clip(SMALLEST_ERROR, LARGEST_ERROR).T, color=color, marker=marker, label=label)
 
     found = [one for one in scored if one.error is not None]
     refused = [one for one in scored if one.error is None]
@@ -180,20 +180,22 @@ def draw_answers_from_above(name: str, map_frames: Sequence[Frame], scored: Sequ
     ground.set_axisbelow(True)
     ground.set_xlabel("metres to the right of the first camera's view")
     ground.set_ylabel("metres ahead")
-    ground.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=4, frameon=False)
+    ground.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=4, frameon=False)
     errors.set_xscale("log")
     errors.set_yscale("log")
     if not any(one.error or one.copied_error for one in scored):
-        errors.set(xlim=(SMALLEST_ERROR[0], 10), ylim=(SMALLEST_ERROR[1], 180))  # else nothing says where they are
+        # Else nothing says where the axes are.
+        errors.set(xlim=(SMALLEST_ERROR[0], LARGEST_ERROR[0]), ylim=(SMALLEST_ERROR[1], LARGEST_ERROR[1]))
     label_in_plain_numbers(errors.xaxis)
     label_in_plain_numbers(errors.yaxis)
+    errors.tick_params(axis="x", labelrotation=45)
     errors.set_xlabel("translation error [m]")
     errors.set_ylabel("rotation error [°]")
     errors.grid(color="#e6e6e6", which="both")
     errors.set_axisbelow(True)
-    errors.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2, frameon=False)
+    errors.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, frameon=False)
     figure.suptitle(f"{name}: localized {_localized_text(scored)}")
-    figure.subplots_adjust(left=0.06, right=0.98, top=0.92, bottom=0.16, wspace=0.2)
+    figure.subplots_adjust(left=0.06, right=0.98, top=0.92, bottom=0.19, wspace=0.2)
     canvas.draw()
     save_picture(np.asarray(canvas.buffer_rgba())[..., :3].copy(), path)
 
