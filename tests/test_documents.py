@@ -33,6 +33,7 @@ TAKES_MINUTES = {
     ("bench", "match"),
     ("train",),
     ("eval",),
+    ("ablate",),
     ("experiments", "run"),
     ("experiments", "publish"),
     ("experiments", "report"),

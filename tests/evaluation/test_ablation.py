@@ -10,8 +10,10 @@ import pytest
 from relograph.errors import ConfigError
 from relograph.evaluation import ablation
 from relograph.evaluation.ablation import VARIANTS, ablate, ablation_table, variants_of
+from relograph.evaluation.experiment_report import ablation_block
 from relograph.evaluation.rooms_gather import RoomsOptions
 from relograph.models.match_gnn import MatchGNN
+from relograph.results import write_result
 from relograph.rooms import textures
 from relograph.rooms.room_maps import RoomMapConfig
 from relograph.training.match_training import MatchTrainConfig
@@ -104,6 +106,16 @@ def test_variants_are_trained_and_scored_and_only_those_that_are_missing(tmp_pat
     }
     assert all((row["num_queries"], row["graphs"]) == (2, 2) for row in rows.values())
     assert len({row["weights_sha256"] for row in rows.values()}) == 2
+
+
+def test_the_page_has_the_table_with_where_it_came_from(tmp_path: Path):
+    assert ablation_block(tmp_path) == "Nothing has been measured yet."
+    row = {"variant": "everything", "without": "nothing", "graphs": 7, "method": "relograph, regression"}
+    row |= {"median_translation_error_m": 0.1, "median_rotation_error_deg": 2.0, "recall_25cm_10deg": 0.9}
+    write_result(tmp_path / "ablation.json", [row], command="relograph ablate", seed=0)
+    block = ablation_block(tmp_path)
+    assert "| nothing | 7 | 0.100 m / 2.00° | 90.0% |" in block
+    assert "`relograph ablate`" in block
 
 
 def test_the_table_has_a_line_for_each_variant_and_a_gap_where_the_solver_is_not():

@@ -299,9 +299,18 @@ def network_block(results: Path) -> str:
     )
 
 
+def ablation_block(results: Path) -> str:
+    """What each ingredient of MatchGNN brings."""
+    from relograph.evaluation.ablation import ablation_table
+
+    return _benchmarks(results, "ablation", lambda document: ablation_table(document["results"]).strip()) or (
+        "Nothing has been measured yet."
+    )
+
+
 def _benchmarks(results: Path, kind: str, table: Callable[[Mapping[str, Any]], str]) -> str:
     parts = []
-    for path in sorted(results.glob(f"{kind}_*.json"), reverse=True):
+    for path in sorted([*results.glob(f"{kind}.json"), *results.glob(f"{kind}_*.json")], reverse=True):
         document = json.loads(path.read_text(encoding="utf-8"))
         metadata = document["metadata"]
         parts.append(
@@ -335,7 +344,7 @@ def read_readme(docs: Path) -> tuple[Path, str]:
 
 
 def documents(results: Path, docs: Path) -> dict[Path, str]:
-    """What docs/results.md and the README should say, by their paths; `results` is the folder of the experiments."""
+    """What documents should say, by their paths; `results` is the folder of the experiments."""
     files = read_results(results)
     readme, text = read_readme(docs)
     blocks = {
@@ -343,7 +352,12 @@ def documents(results: Path, docs: Path) -> dict[Path, str]:
         "rooms-benchmark": lambda: rooms_block(results.parent),
         "network-benchmark": lambda: network_block(results.parent),
     }
-    return {docs / "results.md": results_page(files), readme: filled(text, blocks)}
+    wanted = {docs / "results.md": results_page(files), readme: filled(text, blocks)}
+    ablation = docs / "ablation.md"
+    if ablation.is_file():
+        text = ablation.read_text(encoding="utf-8")
+        wanted[ablation] = filled(text, {"ablation": lambda: ablation_block(results.parent)})
+    return wanted
 
 
 def write_report(results: Path, docs: Path, *, check: bool = False) -> list[Path]:
