@@ -87,3 +87,13 @@ def test_without_weights_the_message_says_what_to_give(tmp_path: Path, monkeypat
     assert done.exit_code == 1
     assert len(done.stderr.splitlines()) == 1
     assert "found none" in done.stderr
+
+
+def test_outside_of_a_repository_nothing_is_published(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = invoke("weights", "publish", run)
+    assert done.exit_code == 1
+    assert "docs/weights.md: expected the page on weights, found none. Run the command in the" in done.stderr
+    assert list(tmp_path.iterdir()) == []

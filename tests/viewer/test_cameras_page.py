@@ -34,8 +34,10 @@ def test_poses_and_captions_arrive_in_the_page(tmp_path: Path):
     turned = Pose.from_axis_angle(torch.tensor([[0.1, -0.2, 0.3]]), torch.tensor([[1.0, 2.0, 3.0]])).to(
         "cpu", torch.float64
     )
-    write_cameras_page(tmp_path / "page.html", [CameraGroup("map", "#98a1ad", turned, ["first"])], title="Kitchen")
-    (group,) = data_of(tmp_path / "page.html")["groups"]
+    page = tmp_path / "page.html"
+    write_cameras_page(page, [CameraGroup("map", "#98a1ad", turned, ["first"])], title="Kitchen", note="one\ntwo")
+    assert data_of(page)["note"] == "one\ntwo"
+    (group,) = data_of(page)["groups"]
     assert group["name"] == "map"
     (camera,) = group["cameras"]
     assert camera["caption"] == "first"

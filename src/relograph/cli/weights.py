@@ -47,9 +47,10 @@ def publish_command(
     docs: DocsOption = Path("docs"),
 ) -> None:
     """Put better weights into the package, with their calibration and a model card, and tell it in the documents."""
-    from relograph.evaluation.weights_documents import write_weights_documents
+    from relograph.evaluation.weights_documents import read_documents, write_weights_documents
     from relograph.evaluation.weights_publishing import publish_weights
 
+    read_documents(docs)  # before anything is written, as it is told where they are not
     for line in publish_weights(run, output, results=results, measured=measured or (), textures=textures):
         typer.echo(printable(line))
     _tell(write_weights_documents(output, results, docs))

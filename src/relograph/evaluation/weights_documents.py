@@ -19,13 +19,10 @@ NOTHING_YET = "No weights are in the package yet: they are being trained."
 
 def write_weights_documents(weights: Path, results: Path, docs: Path, *, check: bool = False) -> list[Path]:
     """Write the blocks of the README and of docs/weights.md anew, or with `check` only see that they are right."""
-    readme, text = read_readme(docs)
-    page = docs / "weights.md"
+    (readme, readme_text), (page, page_text) = read_documents(docs)
     wanted = {
-        readme: filled(text, {"weights": lambda: weights_block(weights, results, readme.parent)}),
-        page: filled(
-            page.read_text(encoding="utf-8"), {"weights-pictures": lambda: pictures_block(weights, results, docs)}
-        ),
+        readme: filled(readme_text, {"weights": lambda: weights_block(weights, results, readme.parent)}),
+        page: filled(page_text, {"weights-pictures": lambda: pictures_block(weights, results, docs)}),
     }
     changed = [path for path, text in wanted.items() if path.read_text(encoding="utf-8") != text]
     if check and changed:
@@ -36,6 +33,17 @@ def write_weights_documents(weights: Path, results: Path, docs: Path, *, check: 
     for path in changed:
         write_whole(path, wanted[path].encode())
     return changed
+
+
+def read_documents(docs: Path) -> list[tuple[Path, str]]:
+    """The README beside the documents and the page on weights among them, and what they say."""
+    page = docs / "weights.md"
+    if not page.is_file():
+        raise DatasetError(
+            f"{page}: expected the page on weights, found none. Run the command in the repository's folder, or name "
+            "its docs folder with --docs."
+        )
+    return [read_readme(docs), (page, page.read_text(encoding="utf-8"))]
 
 
 def weights_block(weights: Path, results: Path, root: Path) -> str:
