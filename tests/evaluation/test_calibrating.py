@@ -45,7 +45,7 @@ def judged(
     return own + JudgedAnswers.of_strangers([made(1.0, -2.0) for _ in range(num_strangers)], solver)
 
 
-ALL = judged(0, "solved") + judged(1, "unsolved", bias=-3.0) + judged(2, "regressed")
+ALL = (judged(0, "solved"), judged(1, "unsolved", bias=-3.0), judged(2, "regressed"))
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +70,9 @@ def test_answers_after_a_failed_solver_are_not_judged_by_those_to_all_queries(ca
 
 def test_solved_answers_keep_their_promise_with_focal_lengths_given_and_searched():
     """Fitted to focal lengths that are given alone, they promised too much where they were searched."""
-    others = judged(1, "unsolved", bias=-3.0) + judged(2, "regressed")
+    others = (judged(1, "unsolved", bias=-3.0), judged(2, "regressed"))
     given, searched = judged(0, "solved"), judged(3, "solved", bias=-3.0, focal_known=False)
-    as_before, both = (fit_calibration(others + solved, "a" * 64) for solved in (given, given + searched))
+    as_before, both = (fit_calibration((*others, *solved), "a" * 64) for solved in ((given,), (given, searched)))
     unseen = judged(8, "solved", bias=-3.0, focal_known=False)
     assert reliability_of(unseen, as_before).expected_calibration_error > 0.15
     assert reliability_of(unseen, both).expected_calibration_error < 0.05
@@ -84,7 +84,7 @@ def test_with_few_right_answers_after_a_failed_solver_all_are_as_sure_as_their_s
     truth = photos("query", [0.0] * 40).T_world_cam
     failed = [answer(0.0 if row < num_right else 2.0, 0.5, solved=False, signs={}) for row in range(40)]
     few = JudgedAnswers.of_queries(failed, "auto", truth)
-    calibration = fit_calibration(judged(0, "solved") + judged(2, "regressed") + few, "a" * 64)
+    calibration = fit_calibration([judged(0, "solved"), judged(2, "regressed"), few], "a" * 64)
     judged_again = rejudged(failed[0], "auto", calibration)
     assert judged_again.confidence == pytest.approx(chance)
     assert not judged_again.localized
@@ -93,12 +93,27 @@ def test_with_few_right_answers_after_a_failed_solver_all_are_as_sure_as_their_s
 def test_more_strangers_keep_more_out_but_do_not_make_right_answers_less_sure():
     """The number of strangers that are looked for is ours to choose; it says nothing about a user's photos."""
     few, many = (
-        fit_calibration(judged(0, "solved", num_strangers=count) + judged(2, "regressed"), "a" * 64)
+        fit_calibration([judged(0, "solved", num_strangers=count), judged(2, "regressed")], "a" * 64)
         for count in (300, 3000)
     )
     middling = answer(0.0, 0.5, signs=dict.fromkeys(SOLVED_SIGNS, 0.5))
     sure, also_sure = (rejudged(middling, "auto", calibration).confidence for calibration in (few, many))
     assert also_sure == pytest.approx(sure, abs=0.02)
+
+
+def test_strangers_are_as_many_as_queries_before_the_solver_fails_on_more_of_them():
+    """Of 320 own queries it fails on 20, of as many strangers on all: among its failures, few are in the map."""
+    failed = [answer(0.0 if row < 10 else 2.0, 0.5, solved=False, signs={}) for row in range(20)]
+    of_way = judged(0, "solved", num_strangers=0)
+    of_way += JudgedAnswers.of_queries(failed, "auto", photos("query", [0.0] * 20).T_world_cam)
+    of_way += JudgedAnswers.of_strangers([answer(1.0, 0.5, solved=False, signs={}) for _ in range(3200)], "auto")
+    calibration = fit_calibration([of_way, judged(2, "regressed")], "a" * 64)
+    assert rejudged(failed[0], "auto", calibration).confidence == pytest.approx(11 / 342)
+
+
+def test_what_the_network_says_after_a_failed_solver_is_not_accepted_when_it_is_more_likely_wrong(calibration):
+    assert calibration.unsolved.threshold >= 0.5
+    assert calibration.regressed.threshold < 0.5  # where half of the right answers may be unsure
 
 
 def test_a_calibration_belongs_to_its_network_and_says_what_it_was_learned_from(calibration):
@@ -139,7 +154,7 @@ def test_strangers_are_never_right_wherever_they_are_put():
 def test_without_answers_by_matches_there_is_nothing_to_calibrate():
     nothing = JudgedAnswers.of_strangers([answer(None, 0.0)], "auto")
     with pytest.raises(ConfigError, match=r"found 0 and 0\. Calibrate trained weights"):
-        fit_calibration(nothing, "a" * 64)
+        fit_calibration([nothing], "a" * 64)
 
 
 def test_the_reliability_diagram_shows_bins_that_have_answers():

@@ -13,12 +13,15 @@ from localization.small_networks import small_network
 from relograph.errors import ConfigError
 from relograph.evaluation import rooms_gather
 from relograph.evaluation.asking import ask
+from relograph.evaluation.place_localizer import OurWay
 from relograph.evaluation.place_rooms import RoomPlace, room_place, room_places
 from relograph.evaluation.place_run import PlaceConfig
 from relograph.evaluation.rooms_gather import RoomsOptions, make_homes, stranger_rows
 from relograph.evaluation.rooms_run import evaluate_rooms
-from relograph.geometry import rotation_error_deg
+from relograph.geometry import Pose, rotation_error_deg
 from relograph.localization import UnknownFocal
+from relograph.localization.confidence import SOLVED_SIGNS
+from relograph.localization.localizer import Answer, UsedReference
 from relograph.models.shipped import load_match_gnn, save_match_gnn
 from relograph.rooms.room_maps import RoomMapConfig, room_maps
 from rooms.tiny_rooms import tiny_atlas
@@ -159,6 +162,41 @@ def test_untrained_weights_cannot_be_calibrated_and_say_so(weights: Path, homes:
             "validation", network, options, CONFIG, homes=homes, calibrate=weights, output=tmp_path, paths={}
         )
     assert load_match_gnn(weights).calibration is None
+
+
+def test_weights_that_answer_well_are_calibrated_before_anything_is_counted(
+    homes: list[RoomPlace], tmp_path: Path, monkeypatch
+):
+    """Answers of a network that is right in the first of two queries, and of whose strangers one seems as sure."""
+    folder = tmp_path / "weights"
+    save_match_gnn(folder, small_network().model, {})
+    far = Pose(torch.eye(3).double(), torch.full((3,), 50.0).double())
+    right = homes[0].place.queries.T_world_cam[0]
+
+    def said(pose: Pose, strength: float, way: OurWay) -> Answer:
+        T_solved = None if way.solver == "regress" else pose
+        signs = dict.fromkeys(SOLVED_SIGNS, strength)
+        used = (UsedReference(0, "map-000", 0.5, 0.5, 9, 9),)
+        return Answer(None, False, 0.0, "", T_regressed=pose, T_solved=T_solved, signs=signs, references=used)
+
+    def as_if_trained(homes, network, config, options, ways, *args, **told):
+        own = {way.name: [said(right, 3.0, way), said(far, -1.0, way)] for way in ways.own}
+        strangers = {way.name: [said(far, -2.0, way), said(far, -3.0, way)] for way in ways.judged}
+        return [{"own map": own}, {"queries of other homes": strangers}]
+
+    monkeypatch.setattr("relograph.evaluation.rooms_run.gather", as_if_trained)
+    options = replace(OPTIONS, reference_counts=(), compare_int8=False)
+    network = load_match_gnn(folder)
+    report = evaluate_rooms(
+        "validation", network, options, CONFIG, homes=homes, calibrate=folder, output=tmp_path / "out", paths={}
+    )
+    calibration = load_match_gnn(folder).calibration
+    assert calibration is not None
+    assert calibration.num_answers == 12
+    assert "not calibrated" not in report
+    rows = {row["kind"]: row for row in results(tmp_path / "out", "false-accepts.json")}
+    assert rows["queries of other homes"]["false_accepts_as_calibrated"] == 0.0
+    assert rows["queries of other homes"]["share_of_right_accepted_as_calibrated"] == 1.0
 
 
 def test_a_run_that_was_ended_goes_on_where_it_was(homes: list[RoomPlace], output: Path, tmp_path: Path, monkeypatch):

@@ -90,10 +90,11 @@ class JudgedAnswers:
         return self._take([row for row, of in enumerate(self.roads) if of == road])
 
     def balanced(self) -> "JudgedAnswers":
-        """With no more strangers than queries in their own map, evenly chosen.
+        """With no more strangers than queries in their own map, evenly chosen: for all answers that were asked for.
 
         A chance of being right depends on how many photos are of places that the map does not show. Nobody knows that
-        of a user's, so half of them it is, and not the ten in eleven that are looked for to count false accepts.
+        of a user's, so half of them it is, and not the ten in eleven that are looked for to count false accepts. Among
+        those that the solver fails on they are still more than half, as it should be.
         """
         own = [row for row, true in enumerate(self.T_true) if true is not None]
         strangers = [row for row, true in enumerate(self.T_true) if true is None]
@@ -127,19 +128,22 @@ def odds_on(road: Road, calibration: Calibration) -> Odds:
     return {"solved": calibration.solved, "unsolved": calibration.unsolved, "regressed": calibration.regressed}[road]
 
 
-def fit_calibration(judged: JudgedAnswers, network_sha256: str) -> Calibration:
-    """The calibration of a network, from its answers with the solver, of focal lengths given and searched, and without.
+def fit_calibration(by_way: Sequence[JudgedAnswers], network_sha256: str) -> Calibration:
+    """The calibration of a network, from its answers in several ways: with and without the solver or a focal length.
 
-    Each is fitted to the answers that it will judge. Those that the network gives after the solver has failed are other
-    ones than those it gives to all queries: where matches do not agree, the network is mostly wrong, too.
+    Each of its odds is fitted to the answers that it will judge. Those that the network gives after the solver has
+    failed are other ones than those it gives to all queries: where matches do not agree, the network is mostly wrong,
+    too.
     """
-    by_road = {road: judged.on(road) for road in SIGNS_BY_ROAD}
-    if not by_road["solved"] or not by_road["regressed"]:
+    judged = sum(by_way, start=JudgedAnswers())
+    balanced = sum((of_way.balanced() for of_way in by_way), start=JudgedAnswers())
+    num_solved, num_regressed = len(judged.on("solved")), len(judged.on("regressed"))
+    if not num_solved or not num_regressed:
         raise ConfigError(
-            f"expected answers by matches and by the network to calibrate on, found {len(by_road['solved'])} and "
-            f"{len(by_road['regressed'])}. Calibrate trained weights."
+            f"expected answers by matches and by the network to calibrate on, found {num_solved} and {num_regressed}. "
+            "Calibrate trained weights."
         )
-    odds = {road: _fit(answers, road) for road, answers in by_road.items()}
+    odds = {road: _fit(road, balanced.on(road), judged.on(road)) for road in SIGNS_BY_ROAD}
     return Calibration(
         solved=odds["solved"],
         unsolved=odds["unsolved"],
@@ -149,8 +153,8 @@ def fit_calibration(judged: JudgedAnswers, network_sha256: str) -> Calibration:
     )
 
 
-def _fit(answers: JudgedAnswers, road: Road) -> Odds:
-    balanced = answers.balanced()
+def _fit(road: Road, balanced: JudgedAnswers, answers: JudgedAnswers) -> Odds:
+    """Fitted to balanced answers; the threshold is to keep all strangers out that there are."""
     right = balanced.right
     num_right, num_wrong = int(right.sum()), int((~right).sum())
     if road == "unsolved" and min(num_right, num_wrong) < FEWEST_TO_FIT:
@@ -159,13 +163,14 @@ def _fit(answers: JudgedAnswers, road: Road) -> Odds:
     signs = [answer.signs for answer in balanced.answers]
     odds = fit_odds(signs, right, balanced.elsewhere, SIGNS_BY_ROAD[road])
     chances = torch.tensor([confidence(answer.signs, odds) for answer in answers.answers], dtype=torch.float64)
-    return replace(odds, threshold=accepting_threshold(chances, answers.right, answers.elsewhere))  # keeps all out
+    threshold = accepting_threshold(chances, answers.right, answers.elsewhere)
+    # Hardly any right answer is lost with those after a failed solver: they need not be let in at any price.
+    return replace(odds, threshold=max(threshold, 0.5) if road == "unsolved" else threshold)
 
 
 def reliability_of(judged: JudgedAnswers, calibration: Calibration) -> Reliability:
-    """How well a calibration's confidence keeps its promise, where half of the photos are of the map's place."""
-    balanced = judged.balanced()
-    return reliability(balanced.chances(calibration), balanced.right)
+    """How well a calibration's confidence keeps its promise."""
+    return reliability(judged.chances(calibration), judged.right)
 
 
 def rejudged(answer: Answer, solver: Solver, calibration: Calibration) -> Answer:

@@ -280,11 +280,10 @@ def _ask_elsewhere(
 
     def look_for(kind: str, place: Place, queries: PosedPhotos, our_map: OurMap) -> None:
         strangers = replace(place, queries=queries, overlap=None)
-        for way in ways.few:
-            said = our_answers(
-                strangers, our_map, network, way, num_references=config.num_references, pool=pool, progress=progress
-            )
-            answers.setdefault(kind, {}).setdefault(way.name, []).extend(said)
+        said = our_answers(
+            strangers, our_map, network, ways.main, num_references=config.num_references, pool=pool, progress=progress
+        )
+        answers.setdefault(kind, {}).setdefault(ways.main.name, []).extend(said)
 
     scored = homes[: options.num_homes]
     for number, home in enumerate(scored[: options.num_stranger_maps]):

@@ -214,7 +214,7 @@ class RoomsReport:
     def reliability(self, answers: RoomsAnswers, calibration: Calibration, *, fitted: bool) -> str:
         """Whether confidence keeps its promise, in each way, and where the network answers for a solver that failed."""
         note = "" if fitted else ", not calibrated"
-        judged = {way.name: answers.judged(way) for way in answers.ways.judged}
+        judged = {way.name: answers.judged(way).balanced() for way in answers.ways.judged}
         unsolved = sum((of_way.on("unsolved") for of_way in judged.values()), start=JudgedAnswers())
         if len(unsolved):
             judged["relograph, regression after a failed solver"] = unsolved

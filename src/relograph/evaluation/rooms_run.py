@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 from relograph.errors import ConfigError
-from relograph.evaluation.calibrating import JudgedAnswers, fit_calibration
+from relograph.evaluation.calibrating import fit_calibration
 from relograph.evaluation.place import Place
 from relograph.evaluation.place_localizer import REGRESSION, OurMap
 from relograph.evaluation.place_rooms import RoomPlace
@@ -63,8 +63,8 @@ def evaluate_rooms(
     gathered = gather(homes, network, config, options, ways, elsewhere, parts=output / PARTS, progress=progress)
     answers = RoomsAnswers(tuple(homes[: options.num_homes]), tuple(gathered), ways)
     if calibrate is not None:
-        judged = sum((answers.judged(way) for way in ways.judged), start=JudgedAnswers())
-        network = replace(network, calibration=fit_calibration(judged, network.sha256))
+        by_way = [answers.judged(way) for way in ways.judged]
+        network = replace(network, calibration=fit_calibration(by_way, network.sha256))
         assert network.calibration is not None
         save_calibration(calibrate, network.calibration)
     calibration = network.calibration or UNCALIBRATED
