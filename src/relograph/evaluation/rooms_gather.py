@@ -4,7 +4,8 @@ A home's queries are encoded once, and looked for in its own map and in those of
 was ended from outside is not asked for again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -150,6 +151,7 @@ def gather(
         num_answers = sum(question.num_answers for questions in asked.values() for question in questions)
         with (
             solver_pool(options.num_workers if ways.main != REGRESSION else 0) as pool,
+            half_of_the_threads() if pool is not None else nullcontext(),
             progress.task("answers", total=num_answers) as advance,
         ):
             batched = BatchedNetwork(network)
@@ -164,6 +166,17 @@ def gather(
                 write_answers_file(files["elsewhere"], told, answers)
         done = {name: read_answers_file(file, told) for name, file in files.items()}
     return [answers for answers in done.values() if answers is not None]
+
+
+@contextmanager
+def half_of_the_threads() -> Iterator[None]:
+    """The network on half of the cores where others solve beside it: threads that wait for each other hold all up."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(1, before // 2))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def stranger_rows(num_queries: Sequence[int], own: int, count: int) -> list[list[int]]:
