@@ -160,6 +160,22 @@ def test_useless_matches_leave_the_networks_pose_or_none(room: StreamBatch):
     assert geometric.confidence == 0.0
 
 
+def test_each_way_to_an_answer_has_odds_of_its_own(room: StreamBatch):
+    solved, unsolved, regressed = (Odds({}, log(odds), 0.0) for odds in (1 / 9, 2 / 8, 3 / 7))
+    calibration = Calibration(solved, unsolved, regressed, "", 0)
+    useful, useless = compared_by_truth(room), compared_by_truth(room, wrong_share=1.0)
+    asked = ((useful, "auto"), (useless, "auto"), (useful, "regress"))
+    chances = [answer_from_matches(compared, solver, calibration).confidence for compared, solver in asked]
+    assert_allclose(chances, [0.1, 0.2, 0.3])
+
+
+def test_whether_the_focal_length_was_known_is_a_sign(room: StreamBatch):
+    known = compared_by_truth(room)
+    unknown = replace(known, query_camera=UnknownFocal(WIDTH, HEIGHT, 1))
+    signs = [answer_from_matches(compared, "auto").signs["focal_known"] for compared in (known, unknown)]
+    assert signs == [1.0, 0.0]
+
+
 def test_references_at_one_point_leave_the_scale_to_the_network(room: StreamBatch):
     """References that only turn about one point: matches are exact, and still do not tell how far away it is."""
     one = replace(
