@@ -12,6 +12,8 @@ from scipy.optimize import least_squares
 from scipy.spatial.transform import Rotation
 
 from relograph.errors import GeometryError, MissingExtraError
+from relograph.evaluation.peers.protocol import PeerPoints
+from relograph.evaluation.peers.solving import poselib_pose
 from relograph.geometry import Camera, Pose, pose_error
 from relograph.localization.focal import UnknownFocal
 from relograph.localization.solver import MatchedPoints, SolverAnswer, solve_query_pose
@@ -67,6 +69,22 @@ def test_exact_matches_give_the_exact_pose(num_refs):
     assert answer.reason == ""
     assert answer.num_inliers == len(room.ref_idx)
     assert answer.num_inliers_by_ref.tolist() == np.bincount(room.ref_idx).tolist()
+
+
+def test_rough_matches_of_a_wall_are_solved_no_worse_than_by_poselib_alone():
+    """Errors as large as the limit of an inlier, and views that leave several poses nearly as good as the best one."""
+    camera = Camera.from_focal(320, 240, 262.5)
+    errors_m = []
+    for seed in range(24):
+        rng = np.random.default_rng(seed)
+        turns = rng.normal(0, 0.3, (8, 3))
+        room = matched_room(rng, query_camera=camera, ref_cameras=[camera] * 7, planar=True, turns=turns)
+        room = room.with_noise(rng, 1.5).with_wrong_matches(rng, 0.4)
+        points = PeerPoints(room.query_xy, room.ref_xy, room.ref_idx)
+        alone = poselib_pose(points, room.T_world_ref, room.query_camera, room.ref_cameras).T_world_cam
+        errors_m.append([float(pose_error(T, room.T_world_query)[1]) for T in (room.solve().T_world_cam, alone)])
+    ours, poselibs = np.quantile(errors_m, [0.5, 0.75, 0.9], axis=0).T
+    assert (ours < poselibs).all()
 
 
 def test_wrong_matches_among_exact_ones_leave_the_pose_exact():

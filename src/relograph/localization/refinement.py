@@ -16,7 +16,8 @@ from relograph.localization.epipolar import TINY, EpipolarErrors, EpipolarMatche
 Kernel = Callable[[Float64[np.ndarray, "M"]], tuple[Float64[np.ndarray, "M"], Float64[np.ndarray, "M"]]]
 """From squared errors, in squared widths, to costs and weights."""
 
-MAX_STEPS, MAX_ROUNDS = 25, 6
+MAX_STEPS = 25
+MIN_ROUNDS, MAX_ROUNDS = 3, 6
 SETTLED, ROUGHLY_SETTLED = 1e-5, 1e-4
 """When to stop: a step that saves so little of the errors' variance moves the answer by 0.3 % of its standard
 deviation. On the way there, it is enough that a step saves little a match, by the width of the kernel."""
@@ -102,14 +103,17 @@ def refine(
     """The pose of the least robust error, from a guess that is near it."""
     errors = matches.at(guess)
     noise_px = _noise_px(errors, max_error_px)
-    for _ in range(MAX_ROUNDS):
+    for number in range(MAX_ROUNDS):
         before_px = noise_px
         width_px = float(np.clip(TUKEY_WIDTH * noise_px, 0.01 * max_error_px, 2 * max_error_px))
         settled = SETTLED * noise_px**2
+        # By a wrong pose right matches may be behind a camera, and without them it stays wrong: a better one has to
+        # judge them anew, and then again.
         trust = weight * _plausibility(errors, width_px)
         errors = _minimised(matches, trust, errors.guess, prior, _tukey, width_px, noise_px, settled)
         noise_px = _noise_px(errors, max_error_px)
-        if noise_px > 0.8 * before_px:  # a better pose makes the errors smaller, and those the kernel narrower
+        # A better pose makes the errors smaller, and those the kernel narrower.
+        if number + 1 >= MIN_ROUNDS and noise_px > 0.8 * before_px:
             break
     return Fit(
         errors.guess, errors, trust, width_px, noise_px, robust_cost(errors, weight, prior, max_error_px, noise_px)

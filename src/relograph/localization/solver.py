@@ -21,6 +21,9 @@ MIN_MATCHES = 8
 NUM_CONSENSUS, NUM_ROUGH = 1000, 400
 """Matches that RANSAC looks at, and those that rough guesses are made with; all of them are refined on."""
 MAX_TRIALS, MAX_TRIALS_OF_FOCAL = 5000, 400
+NUM_RUNS = 2
+"""Of RANSAC. Where matches are off by as much as the limit of an inlier, a run ends now at this pose and now at that,
+and only the best of several fits all of the matches."""
 NUM_REFINED = 3
 """Focal lengths of a search that are refined."""
 MAX_ROTATION_SIGMA_RAD = radians(10)
@@ -256,9 +259,13 @@ def _best_fit(problem: _Problem, start: Pose | None, seed: int) -> Fit | None:
     # RANSAC does not begin with the best so far: it refines only samples that beat it, and few of them beat a local
     # minimum that was refined already.
     log_focal = problem.prior.log_focal if best is None else best.log_focal
-    many = problem.sample(NUM_CONSENSUS, rng)
-    found = consensus_pose(many.matches, log_focal, problem.max_error_px, MAX_TRIALS, seed)
-    guesses = [guess for guess in (best, found) if guess is not None]
+    found = [
+        consensus_pose(
+            problem.sample(NUM_CONSENSUS, rng).matches, log_focal, problem.max_error_px, MAX_TRIALS, seed + run
+        )
+        for run in range(NUM_RUNS)
+    ]
+    guesses = [guess for guess in (best, *found) if guess is not None]
     return problem.refine(min(guesses, key=problem.cost)) if guesses else None
 
 
