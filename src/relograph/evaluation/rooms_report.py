@@ -168,7 +168,6 @@ class RoomsReport:
         """Median errors against the number of references."""
         rows: list[dict[str, object]] = []
         drawn: dict[str, dict[int, tuple[float, float]]] = {}
-        lines = ["| method | references | median |", "|---|---|---|"]
         for way in answers.ways.few:
             for count in self.options.reference_counts:
                 parts = []
@@ -183,15 +182,27 @@ class RoomsReport:
                 median = scores.median_translation_error_m, scores.median_rotation_error_deg
                 drawn.setdefault(way.name, {})[count] = median
                 rows.append({**whole.as_row(), "num_references": count})
-                lines.append(f"| {way.name} | {count} | {median[0]:.3f} m / {median[1]:.2f}° |")
         self.write("references.json", rows)
         save_figure(errors_by_references_figure(drawn, title=self.title), self.output / "errors-by-references.png")
+        counts = sorted({count for by_count in drawn.values() for count in by_count})
+        lines = [
+            f"**Median errors by the number of references** (one query in {self.options.every_for_counts})\n",
+            f"| method | {' | '.join(map(str, counts))} |",
+            "|---|" + "---|" * len(counts),
+        ]
+        for name, by_count in drawn.items():
+            cells = (f"{by_count[count][0]:.3f} m / {by_count[count][1]:.2f}°" for count in counts)
+            lines.append(f"| {name} | {' | '.join(cells)} |")
         return "\n".join(lines) + "\n"
 
     def int8(self, answers: RoomsAnswers, bytes_per_photo: Mapping[Precision, float]) -> str:
         """The same queries with features of the map in half precision and in bytes."""
         rows: list[dict[str, object]] = []
-        lines = ["| map features | kB / photo | method | median | 10 cm 5° | 25 cm 10° |", "|---|---|---|---|---|---|"]
+        lines = [
+            "**The same queries with map features in int8**\n",
+            "| map features | kB / photo | method | median | 10 cm 5° | 25 cm 10° |",
+            "|---|---|---|---|---|---|",
+        ]
         for way in answers.ways.few:
             for precision, kind in KIND_BY_PRECISION.items():
                 parts = []
@@ -222,7 +233,11 @@ class RoomsReport:
         self.write("reliability.json", [{"method": name, **reliability_row(of_way)} for name, of_way in found.items()])
         figure = reliability_figure(found[answers.ways.main.name], title=f"{self.title}{note}")
         save_figure(figure, self.output / "reliability.png")
-        lines = [f"| method | answers | expected calibration error{note} |", "|---|---|---|"]
+        lines = [
+            "**Whether confidence keeps its promise** (at most half of the queries are not in the map)\n",
+            f"| method | answers | expected calibration error{note} |",
+            "|---|---|---|",
+        ]
         for name, of_way in found.items():
             count = int(of_way.num_answers.sum())
             lines.append(f"| {name} | {count:,} | {of_way.expected_calibration_error:.1%} |")
@@ -262,4 +277,6 @@ class RoomsReport:
                 save_figure(acceptance_figure(right, by_kind, title=self.title), self.output / "false-accepts.png")
         self.write("false-accepts.json", rows)
         accepted_text = f"As calibrated, of right answers are accepted: {', '.join(told)}.\n" if told else ""
-        return f"{false_accepts_table(found_in_all)}\n{accepted_text}"
+        focal = "" if answers.ways.main == REGRESSION else ", with the focal length given unless said otherwise"
+        title = f"**Queries that are not in the map**{focal}\n"
+        return f"{title}\n{false_accepts_table(found_in_all)}\n{accepted_text}"
