@@ -15,6 +15,7 @@ log of G focal lengths. Vectors of matches are stored component by component, [3
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import sin
 
 import numpy as np
 import torch
@@ -268,7 +269,11 @@ def _rays_and_slopes(
 
 def cross(a: Float64[np.ndarray, "3 #M"], b: Float64[np.ndarray, "3 #M"]) -> Float64[np.ndarray, "3 M"]:
     """The cross products of vectors stored component by component; several times faster than numpy's."""
-    return np.stack([a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]])
+    product = np.empty((3, max(a.shape[1], b.shape[1])))
+    np.subtract(a[1] * b[2], a[2] * b[1], out=product[0])
+    np.subtract(a[2] * b[0], a[0] * b[2], out=product[1])
+    np.subtract(a[0] * b[1], a[1] * b[0], out=product[2])
+    return product
 
 
 def rotation_matrix(axis_angle: Float64[np.ndarray, "3"]) -> Float64[np.ndarray, "3 3"]:
@@ -276,7 +281,7 @@ def rotation_matrix(axis_angle: Float64[np.ndarray, "3"]) -> Float64[np.ndarray,
     angle = float(np.linalg.norm(axis_angle))
     x, y, z = axis_angle
     skew = np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]])
-    sine_part = np.sinc(angle / np.pi)  # sin(angle) / angle
-    cosine_part = np.sinc(angle / (2 * np.pi)) ** 2 / 2  # (1 - cos(angle)) / angle^2
+    sine_part = sin(angle) / angle if angle else 1.0
+    cosine_part = 2 * (sin(angle / 2) / angle) ** 2 if angle else 0.5  # (1 - cos(angle)) / angle^2
     rotation: Float64[np.ndarray, "3 3"] = np.eye(3) + sine_part * skew + cosine_part * skew @ skew
     return rotation

@@ -18,7 +18,7 @@ Kernel = Callable[[Float64[np.ndarray, "M"]], tuple[Float64[np.ndarray, "M"], Fl
 
 MAX_STEPS = 25
 MIN_ROUNDS, MAX_ROUNDS = 3, 6
-SETTLED, ROUGHLY_SETTLED = 1e-5, 1e-4
+SETTLED, ROUGHLY_SETTLED = 1e-5, 3e-3
 """When to stop: a step that saves so little of the errors' variance moves the answer by 0.3 % of its standard
 deviation. On the way there, it is enough that a step saves little a match, by the width of the kernel."""
 ROUGH_WIDTHS = (8.0, 2.0)
@@ -144,11 +144,8 @@ def _minimised(
     def look(guess: Guess) -> tuple[EpipolarErrors, Float64[np.ndarray, "M"], float]:
         errors = matches.at(guess)
         cost, kernel_weight = kernel((errors.error_px / width_px) ** 2)
-        return (
-            errors,
-            weight * kernel_weight,
-            width_px**2 * float(weight @ cost) + noise_px**2 * prior.cost(guess),
-        )
+        offset = prior.offset(guess)
+        return errors, weight * kernel_weight, width_px**2 * float(weight @ cost) + float(offset @ precision @ offset)
 
     errors, pull, cost = look(guess)
     damping = 1e-4

@@ -102,7 +102,7 @@ def solve_query_pose(
     `ref_sigma_m` and `ref_sigma_deg` are how well the references' own poses are known. They enter the covariance:
     references two centimetres apart are no measure of scale if each is known to a centimetre.
 
-    7 x 300 matches, 40 % of them wrong, take 22 to 30 ms of one core; 110 to 160 ms where a focal length is unknown.
+    7 x 300 matches, 40 % of them wrong, take 30 to 45 ms of one core; 130 to 170 ms where a focal length is unknown.
     """
     import_poselib()
     _check(matches, T_world_ref, ref_cameras)
