@@ -40,6 +40,7 @@ from jaxtyping import Float64
 
 from relograph.errors import DatasetError, GeometryError
 from relograph.geometry import Camera, Pose
+from relograph.geometry.axes import AXES, axes_from_words, from_axes
 from relograph.scenes.frame import DepthSource, FileSource, Frame
 from relograph.scenes.images import turn_upright
 from relograph.scenes.names import (
@@ -58,23 +59,9 @@ from relograph.scenes.scene import Scene, SceneBuilder
 FORMAT = "poses.csv"
 FILE_NAME = "poses.csv"
 
-AXES_PRESETS = {
-    "opencv": "right down forward",
-    "opengl": "right up back",
-    "ros": "forward left up",
-    "unity": "right up forward",
-}
 DIRECTIONS = ("world_from_camera", "camera_from_world")
 ORIENTATIONS = ("applied", "ignored")
 
-_DIRECTION_IN_OPENCV_AXES = {
-    "right": (1.0, 0.0, 0.0),
-    "left": (-1.0, 0.0, 0.0),
-    "down": (0.0, 1.0, 0.0),
-    "up": (0.0, -1.0, 0.0),
-    "forward": (0.0, 0.0, 1.0),
-    "back": (0.0, 0.0, -1.0),
-}
 _DECLARATIONS = ("camera axes", "direction", "photos", "exif orientation")
 _TRANSLATION = ("tx", "ty", "tz")
 _QUATERNION = ("qw", "qx", "qy", "qz")
@@ -166,14 +153,11 @@ def _parse_declarations(lines: Iterable[str], path: Path) -> _Declared:
 
 
 def _parse_axes(text: str, path: Path) -> Float64[np.ndarray, "3 3"]:
-    words = AXES_PRESETS.get(text.lower(), text.lower()).replace(",", " ").split()
-    axes = [_DIRECTION_IN_OPENCV_AXES.get(word) for word in words]
-    matrix = np.array([axis for axis in axes if axis is not None]).T
-    # One word of each pair makes a signed permutation, whose rows have one entry each.
-    if len(axes) != 3 or None in axes or not (np.abs(matrix).sum(axis=1) == 1.0).all():
+    matrix = axes_from_words(AXES.get(text.lower(), text.lower()).replace(",", " "))
+    if matrix is None:
         raise DatasetError(
             f"{path}: expected '# camera axes:' with three of right|left, up|down, forward|back, one of each pair, or "
-            f"one of {', '.join(AXES_PRESETS)}; found {text[:60]!r}. "
+            f"one of {', '.join(AXES)}; found {text[:60]!r}. "
             "Write, for example: # camera axes: right down forward"
         )
     return matrix
@@ -262,11 +246,7 @@ def _pose(values: Mapping[str, str], where: str) -> Pose:
 
 def _to_opencv(T_file: Pose, declared: _Declared) -> Pose:
     T_world_file = T_file if declared.world_from_camera else T_file.inverse()
-    R_opencv_file = declared.R_opencv_file
-    # A left-handed camera lives in a left-handed world; mirroring both leaves a proper rotation between them.
-    mirror = np.diag([1.0, 1.0, np.round(np.linalg.det(R_opencv_file))])
-    R_world_cam = mirror @ T_world_file.R.numpy() @ R_opencv_file.T
-    return Pose.from_rotation_and_translation(R_world_cam, mirror @ T_world_file.t.numpy())
+    return from_axes(T_world_file, declared.R_opencv_file)
 
 
 def _camera(values: Mapping[str, str], upright_size_wh: tuple[int, int], where: str) -> Camera | None:
