@@ -102,7 +102,14 @@ def test_a_gpu_gives_the_same_answers_from_a_folded_encoder(fused: bool, dtype: 
 def test_a_folded_match_gnn_sees_the_same_without_batch_norm():
     torch.manual_seed(0)
     small = MatchConfig(
-        channels=16, context_channels=16, fine_channels=8, self_layers=1, cross_layers=1, edge_channels=16, heads=2
+        channels=16,
+        matched_channels=16,
+        context_channels=16,
+        fine_channels=8,
+        self_layers=1,
+        cross_layers=1,
+        edge_channels=16,
+        heads=2,
     )
     network = MatchGNN(small).double()
     images = torch.randint(0, 256, (2, 32, 48, 3), generator=torch.Generator().manual_seed(1)).double()

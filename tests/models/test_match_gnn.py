@@ -31,6 +31,7 @@ from relograph.models.match_gnn import (
 
 TINY = MatchConfig(
     channels=16,
+    matched_channels=16,
     context_channels=16,
     fine_channels=8,
     self_layers=1,

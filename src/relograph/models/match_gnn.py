@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from relograph.errors import ConfigError
 from relograph.geometry import Pose
 from relograph.graphs.correspondence import Lenses, cell_anchors
+from relograph.models.enlarging import doubled
 from relograph.models.turning import directions, rotation_between
 from relograph.models.wide_product import wide_product
 from relograph.retrieval import NetVLAD
@@ -38,10 +39,12 @@ class MatchConfig:
     """How large MatchGNN is."""
 
     channels: int = 192
-    """Of cells, which are matched."""
-    context_channels: int = 256
+    """Within the encoder, of cells."""
+    matched_channels: int = 96
+    """Of what is kept of a cell to be matched: with the context, 345 KB an image of 240 x 320 in half precision."""
+    context_channels: int = 192
     """Of the coarser cells, which look at each other and at the other image."""
-    fine_channels: int = 48
+    fine_channels: int = 32
     """Of the finer cells, which say where within a cell."""
     self_layers: int = 4
     """Layers in which the cells of an image look at each other."""
@@ -170,7 +173,7 @@ class DenseEncoder(nn.Module):
         self.look_around = nn.ModuleList(Attention(context, config.heads) for _ in range(config.self_layers))
         self.context_to_coarse = nn.Conv2d(context, coarse, 1)
         self.merge_coarse = ConvBlock(coarse, coarse)
-        self.describe_coarse = nn.Conv2d(coarse, coarse, 1)
+        self.describe_coarse = nn.Conv2d(coarse, config.matched_channels, 1)
         self.coarse_to_quarter = nn.Conv2d(coarse, 96, 1)
         self.merge_quarter = ConvBlock(96, fine)
         self.merge_fine = nn.Conv2d(fine, fine, 3, padding=1)
@@ -187,15 +190,10 @@ class DenseEncoder(nn.Module):
         for layer in self.look_around:
             tokens = layer(tokens)
         context = tokens.mT.unflatten(2, deep.shape[2:])
-        coarse = self.merge_coarse(eighth + enlarged(self.context_to_coarse(context), 2))
-        quarter = self.merge_quarter(quarter + enlarged(self.coarse_to_quarter(coarse), 2))
-        fine = self.merge_fine(half + enlarged(quarter, 2))
+        coarse = self.merge_coarse(eighth + doubled(self.context_to_coarse(context)))
+        quarter = self.merge_quarter(quarter + doubled(self.coarse_to_quarter(coarse)))
+        fine = self.merge_fine(half + doubled(quarter))
         return ImageFeatures(context, self.describe_coarse(coarse), fine)
-
-
-def enlarged(x: Float[Tensor, "M C h w"], factor: int) -> Float[Tensor, "M C H W"]:
-    """A feature map at a larger size."""
-    return F.interpolate(x, scale_factor=factor, mode="bilinear", align_corners=False)
 
 
 # Two images
@@ -226,7 +224,7 @@ class Matcher(nn.Module):
 
     def __init__(self, config: MatchConfig) -> None:
         super().__init__()
-        context, coarse = config.context_channels, config.channels
+        context, coarse = config.context_channels, config.matched_channels
         self.compare = nn.ModuleList(Attention(context, config.heads) for _ in range(config.cross_layers))
         self.to_coarse = nn.Linear(context, coarse)
         self.config = config
@@ -249,7 +247,7 @@ class Matcher(nn.Module):
         for layer, shown in zip(cast(Iterable[Attention], self.compare), other, strict=True):
             tokens = layer.look(tokens, shown)
         compared = self.to_coarse(tokens).mT.unflatten(2, context.shape[2:])
-        return (coarse + enlarged(compared, 2)).flatten(2).mT
+        return (coarse + doubled(compared)).flatten(2).mT
 
     def forward(
         self, query: ImageFeatures, references: ImageFeatures, num_references: int, *, keep_log_coarse: bool = True

@@ -75,6 +75,7 @@ MATCHGNN = MatchTrainConfig()
 MATCHGNN_TINY = MatchTrainConfig(
     model=MatchConfig(
         channels=16,
+        matched_channels=16,
         context_channels=16,
         fine_channels=8,
         self_layers=1,
