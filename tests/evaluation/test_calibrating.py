@@ -79,7 +79,7 @@ def test_solved_answers_keep_their_promise_with_focal_lengths_given_and_searched
     assert reliability_of(judged(7, "solved"), both).expected_calibration_error < 0.05
 
 
-@pytest.mark.parametrize(("num_right", "chance"), [(0, 1 / 42), (9, 10 / 42)])
+@pytest.mark.parametrize(("num_right", "chance"), [(0, 1 / 43), (9, 10 / 43)])
 def test_with_few_right_answers_after_a_failed_solver_all_are_as_sure_as_their_share(num_right, chance):
     truth = photos("query", [0.0] * 40).T_world_cam
     failed = [answer(0.0 if row < num_right else 2.0, 0.5, solved=False, signs={}) for row in range(40)]
@@ -101,6 +101,11 @@ def test_more_strangers_keep_more_out_but_do_not_make_right_answers_less_sure():
     assert also_sure == pytest.approx(sure, abs=0.02)
 
 
+def test_where_the_solver_never_failed_the_network_is_not_believed_after_its_first_failure():
+    calibration = fit_calibration([judged(0, "solved"), judged(2, "regressed")], "a" * 64)
+    assert not rejudged(answer(0.0, 0.5, solved=False, signs={}), "auto", calibration).localized
+
+
 def test_strangers_are_as_many_as_queries_before_the_solver_fails_on_more_of_them():
     """Of 320 own queries it fails on 20, of as many strangers on all: among its failures, few are in the map."""
     failed = [answer(0.0 if row < 10 else 2.0, 0.5, solved=False, signs={}) for row in range(20)]
@@ -108,7 +113,7 @@ def test_strangers_are_as_many_as_queries_before_the_solver_fails_on_more_of_the
     of_way += JudgedAnswers.of_queries(failed, "auto", photos("query", [0.0] * 20).T_world_cam)
     of_way += JudgedAnswers.of_strangers([answer(1.0, 0.5, solved=False, signs={}) for _ in range(3200)], "auto")
     calibration = fit_calibration([of_way, judged(2, "regressed")], "a" * 64)
-    assert rejudged(failed[0], "auto", calibration).confidence == pytest.approx(11 / 342)
+    assert rejudged(failed[0], "auto", calibration).confidence == pytest.approx(11 / 343)
 
 
 def test_what_the_network_says_after_a_failed_solver_is_not_accepted_when_it_is_more_likely_wrong(calibration):

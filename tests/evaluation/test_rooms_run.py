@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,12 +24,20 @@ from relograph.localization import UnknownFocal
 from relograph.localization.confidence import SOLVED_SIGNS
 from relograph.localization.localizer import Answer, UsedReference
 from relograph.models.shipped import load_match_gnn, save_match_gnn
+from relograph.rooms import textures
 from relograph.rooms.room_maps import RoomMapConfig, room_maps
 from rooms.tiny_rooms import tiny_atlas
 
 TINY = RoomMapConfig(map_views=4, query_views=2, image_height=48, image_width=64, unseen_views=1)
 OPTIONS = RoomsOptions(num_homes=1, num_stranger_maps=1, reference_counts=(1, 2), every_for_counts=2)
 CONFIG = PlaceConfig(num_references=2)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_textures() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(textures, "FAMILY_SIZES", dict.fromkeys(textures.FAMILY_SIZES, 1))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -210,9 +219,10 @@ def test_a_run_that_was_ended_goes_on_where_it_was(homes: list[RoomPlace], outpu
 
     monkeypatch.setattr(rooms_gather, "ask", ask_until_killed)
     network, options = small_network(), replace(OPTIONS, reference_counts=())
+    config = replace(CONFIG, solver="regress")
 
     def evaluate() -> str:
-        return evaluate_rooms("validation", network, options, CONFIG, homes=homes, output=tmp_path, paths={})
+        return evaluate_rooms("validation", network, options, config, homes=homes, output=tmp_path, paths={})
 
     with pytest.raises(KeyboardInterrupt):
         evaluate()
@@ -222,7 +232,7 @@ def test_a_run_that_was_ended_goes_on_where_it_was(homes: list[RoomPlace], outpu
     assert evaluate() == report
     assert len(asked) == 3
     other = replace(network, sha256="b" * 64)
-    evaluate_rooms("validation", other, options, CONFIG, homes=homes, output=tmp_path, paths={})
+    evaluate_rooms("validation", other, options, config, homes=homes, output=tmp_path, paths={})
     assert len(asked) == 5  # answers of other weights are no answers
 
 
@@ -295,11 +305,11 @@ def test_homes_are_photographed_once(tmp_path: Path, monkeypatch):
 def test_homes_with_other_settings_or_textures_are_others(tmp_path: Path, monkeypatch):
     config = RoomMapConfig(num_homes=1, map_views=2, query_views=1, image_height=8, image_width=16)
     monkeypatch.setattr("relograph.evaluation.place_rooms.make_atlas", lambda *args, **options: tiny_atlas())
-    textures = tmp_path / "textures" / "test"
-    textures.mkdir(parents=True)
-    (textures / "wall.jpg").write_bytes(b"a photograph")
+    photographs = tmp_path / "textures" / "test"
+    photographs.mkdir(parents=True)
+    (photographs / "wall.jpg").write_bytes(b"a photograph")
     cache = tmp_path / "cache"
-    for changed in ({}, {"seed": 1}, {"textures": textures.parent}):
+    for changed in ({}, {"seed": 1}, {"textures": photographs.parent}):
         list(room_places("test", config, cache=cache, **changed))
     list(room_places("test", replace(config, move_m=0.3), cache=cache))
     list(room_places("validation", config, cache=cache))

@@ -158,8 +158,9 @@ def _fit(road: Road, balanced: JudgedAnswers, answers: JudgedAnswers) -> Odds:
     right = balanced.right
     num_right, num_wrong = int(right.sum()), int((~right).sum())
     if road == "unsolved" and min(num_right, num_wrong) < FEWEST_TO_FIT:
-        # A good solver leaves too few of them to tell right from wrong by signs: all are as sure as their share.
-        return Odds({}, log((num_right + 1) / (num_wrong + 1)), 0.5)
+        # A good solver leaves too few of them to tell right from wrong by signs: all are as sure as their share, and
+        # where there are none at all, more likely wrong than right.
+        return Odds({}, log((num_right + 1) / (num_wrong + 2)), 0.5)
     signs = [answer.signs for answer in balanced.answers]
     odds = fit_odds(signs, right, balanced.elsewhere, SIGNS_BY_ROAD[road])
     chances = torch.tensor([confidence(answer.signs, odds) for answer in answers.answers], dtype=torch.float64)
