@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 from scipy.optimize import least_squares
 
 from relograph.geometry import Camera, Pose
-from relograph.localization.epipolar import Guess, epipolar_matches, rotation_matrix
+from relograph.localization.epipolar import Guess, cross, epipolar_matches, rotation_matrix
 from relograph.localization.focal import UnknownFocal
 
 DISTORTED = Camera(640, 480, 500.0, 520.0, 310.0, 250.0, (-0.2, 0.05, 0.001, -0.002), "opencv")
@@ -131,3 +131,11 @@ def test_points_behind_a_camera_are_not_in_front():
         errors = matches[np.flatnonzero(room.ref_idx == i)].at(Guess.at(mirrored, np.zeros(0)))
         assert_allclose(errors.error_px, 0, atol=1e-6)
         assert not errors.is_in_front(1e-6).any()
+
+
+@pytest.mark.parametrize(("num_a", "num_b", "expected"), [(4, 4, 4), (1, 4, 4), (1, 0, 0), (0, 0, 0)])
+def test_cross_products_are_numpys_also_of_no_vectors(num_a, num_b, expected):
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(3, num_a)), rng.normal(size=(3, num_b))
+    assert cross(a, b).shape == (3, expected)
+    assert_allclose(cross(a, b), np.cross(a, b, axis=0))

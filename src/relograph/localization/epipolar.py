@@ -269,7 +269,7 @@ def _rays_and_slopes(
 
 def cross(a: Float64[np.ndarray, "3 #M"], b: Float64[np.ndarray, "3 #M"]) -> Float64[np.ndarray, "3 M"]:
     """The cross products of vectors stored component by component; several times faster than numpy's."""
-    product = np.empty((3, max(a.shape[1], b.shape[1])))
+    product = np.empty((3, *np.broadcast_shapes(a.shape[1:], b.shape[1:])))  # of none, where there are no matches
     np.subtract(a[1] * b[2], a[2] * b[1], out=product[0])
     np.subtract(a[2] * b[0], a[0] * b[2], out=product[1])
     np.subtract(a[0] * b[1], a[1] * b[0], out=product[2])
