@@ -9,7 +9,7 @@ from torch import Tensor
 
 from relograph.geometry import Pose, rotation_error_deg
 from relograph.graphs.correspondence import TrueMatches
-from relograph.models.match_gnn import FINE_RADIUS, MatchAnswers, Matches, MatchGNN
+from relograph.models.match_gnn import FINE_RADIUS, Flow, Matches, MatchGNN, PoseAnswers
 from relograph.rooms import RoomStream, StreamBatch, StreamConfig, textures
 from relograph.rooms.photograph import Effects
 from relograph.rooms.textures import TextureAtlas
@@ -17,6 +17,7 @@ from relograph.training.matching import (
     LESSONS,
     MatchLossConfig,
     MatchObjective,
+    PoseQuestions,
     Shown,
     angle_between,
     coarse_loss,
@@ -203,12 +204,30 @@ def test_lessons_on_one_batch_are_learned(batch: StreamBatch) -> None:
         assert last[lesson] < 0.7 * first[lesson], lesson
 
 
-def test_lessons_without_photographs_teach_the_poses_alone(batch: StreamBatch) -> None:
+def drill_loss(objective: MatchObjective, batch: StreamBatch, *, tell_lenses: bool) -> Tensor:
+    assert batch.unseen is not None
+    questions = objective.drill_questions(batch.unseen, torch.ones(2, 2, dtype=torch.bool), tell_lenses=tell_lenses)
+    (lessons,) = objective.pose_lessons([questions])
+    return objective.weighted(lessons)
+
+
+def test_graphs_that_are_answered_together_are_answered_as_alone(batch: StreamBatch) -> None:
     torch.manual_seed(0)
     objective = MatchObjective(MatchGNN(TINY))
     torch.nn.init.normal_(objective.model.head[3].weight, std=0.1)
     assert batch.unseen is not None
-    objective.drill(batch.unseen, torch.ones(2, 2, dtype=torch.bool), tell_lenses=False).backward()
+    shown = torch.ones(2, 2, dtype=torch.bool)
+    asked = [objective.drill_questions(batch.unseen, shown, tell_lenses=told) for told in (True, False)]
+    together, alone = objective.pose_lessons(asked), [objective.pose_lessons([questions])[0] for questions in asked]
+    assert together[0]["edge"] != together[1]["edge"]
+    torch.testing.assert_close(together, alone)
+
+
+def test_lessons_without_photographs_teach_the_poses_alone(batch: StreamBatch) -> None:
+    torch.manual_seed(0)
+    objective = MatchObjective(MatchGNN(TINY))
+    torch.nn.init.normal_(objective.model.head[3].weight, std=0.1)
+    drill_loss(objective, batch, tell_lenses=False).backward()
     model = objective.model
     for untouched in (model.encoder, model.matcher, model.descriptor):
         assert all(weight.grad is None for weight in untouched.parameters())
@@ -219,10 +238,9 @@ def test_poses_are_learned_without_photographs(batch: StreamBatch) -> None:
     torch.manual_seed(0)
     objective = MatchObjective(MatchGNN(TINY))
     optimizer = torch.optim.Adam(objective.parameters(), lr=3e-3)
-    assert batch.unseen is not None
     losses = []
     for _ in range(40):
-        loss = objective.drill(batch.unseen, torch.ones(2, 2, dtype=torch.bool), tell_lenses=True)
+        loss = drill_loss(objective, batch, tell_lenses=True)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -241,11 +259,14 @@ def test_nobody_is_asked_where_a_query_was_taken_that_no_reference_sees() -> Non
     T_world_ref = Pose.from_axis_angle(torch.zeros(1, 2, 3), torch.zeros(1, 2, 3))
     truth = Pose.from_axis_angle(torch.zeros(1, 3), torch.tensor([[5.0, 0.0, 0.0]]))
     edge = torch.zeros(1, 2)
-    answers = MatchAnswers(T_world_ref, torch.zeros(1, 2, 2), edge, T_world_ref[:, 0], nothing_matched(1, 2, 4))
+    answers = PoseAnswers(T_world_ref, torch.zeros(1, 2, 2), edge, T_world_ref[:, 0])
+    T_world_cam = Pose.cat([truth[:, None], T_world_ref], dim=1)
+    flow = Flow(*(torch.zeros(1, 2, 4, 2),) * 2, torch.zeros(1, 2, 4), torch.zeros(1, 2, 4, 2), (2, 2))
     shown, here = torch.ones(1, 2, dtype=torch.bool), torch.ones(1, dtype=torch.bool)
 
     def lessons(overlap: list[float], shown: Tensor = shown, here: Tensor = here) -> dict[str, float]:
-        losses = pose_lessons(answers, T_world_ref, truth, torch.tensor([overlap]), shown, here)
+        questions = PoseQuestions(flow, T_world_cam, torch.tensor([overlap]), shown, here)
+        losses = pose_lessons(answers, questions)
         return {name: float(loss) for name, loss in losses.items()}
 
     assert lessons([0.3, 0.0])["fused"] > 4
@@ -253,11 +274,6 @@ def test_nobody_is_asked_where_a_query_was_taken_that_no_reference_sees() -> Non
     assert lessons([0.0, 0.3], shown=torch.tensor([[True, False]]))["fused"] == 0
     assert lessons([0.0, 0.0])["edge"] > 4  # an edge can say that it does not know
     assert lessons([0.3, 0.3], here=~here)["edge"] == 0
-
-
-def nothing_matched(num_graphs: int, num_references: int, num_cells: int) -> Matches:
-    nothing = torch.zeros(num_graphs, num_references, num_cells)
-    return Matches(torch.zeros(*nothing.shape, 2), nothing, nothing.long(), nothing.bool(), nothing, nothing)
 
 
 def test_no_gradient_connects_what_is_learned_apart(batch: StreamBatch) -> None:

@@ -11,7 +11,7 @@ Letters: B graphs, R references, P and Q cells of the query and of a reference, 
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -360,7 +360,7 @@ def _each_with_its_own(fine: Float[Tensor, "M S C"], window: Float[Tensor, "M S 
         return (window * fine[:, :, None]).sum(dim=-1)
     with torch.autocast(window.device.type, enabled=False):
         # As matrices: the numbers that are to be added would not fit a CPU's cache.
-        return (fine[:, :, None] @ window.mT).squeeze(2)
+        return (fine[:, :, None] @ window.to(fine.dtype).mT).squeeze(2)
 
 
 def _mean_of(values: Float[Tensor, "K 2"], log_chance: Float[Tensor, "M S K"]) -> Float[Tensor, "M S 2"]:
@@ -421,6 +421,8 @@ class Flow:
     Where a lens is not known they are those of a likely one.
     """
 
+    PARTS: ClassVar = ("here", "there", "confidence", "knows")
+
     here: Float[Tensor, "B R P 2"]
     there: Float[Tensor, "B R P 2"]
     confidence: Float[Tensor, "B R P"]
@@ -430,12 +432,15 @@ class Flow:
     """Rows and columns of the query's cells."""
 
     @staticmethod
+    def of_graphs(flows: Sequence["Flow"]) -> "Flow":
+        """Flows of several queries and their references as one."""
+        parts = {name: torch.cat([getattr(flow, name) for flow in flows]) for name in Flow.PARTS}
+        return Flow(**parts, grid_hw=flows[0].grid_hw)
+
+    @staticmethod
     def of_references(flows: Sequence["Flow"], order: Int[Tensor, "R"]) -> "Flow":
         """Flows of the same queries with several references each as one, with the references in another order."""
-        parts = {
-            name: torch.cat([getattr(flow, name) for flow in flows], dim=1)[:, order]
-            for name in ("here", "there", "confidence", "knows")
-        }
+        parts = {name: torch.cat([getattr(flow, name) for flow in flows], dim=1)[:, order] for name in Flow.PARTS}
         return Flow(**parts, grid_hw=flows[0].grid_hw)
 
     def turn(self) -> Float[Tensor, "B R 3 3"]:
@@ -546,8 +551,8 @@ class EdgeMessages(nn.Module):
 
 
 @dataclass(frozen=True)
-class MatchAnswers:
-    """What MatchGNN says about B queries."""
+class PoseAnswers:
+    """Where B queries were taken."""
 
     T_ref_query: Pose
     """Batch shape [B, R]."""
@@ -557,6 +562,15 @@ class MatchAnswers:
     """Logit of the share of the query that the reference sees."""
     T_world_query: Pose
     """All edges fused, batch shape [B]."""
+
+    def __getitem__(self, graphs: slice) -> "PoseAnswers":
+        return PoseAnswers(**{name: part[graphs] for name, part in vars(self).items()})
+
+
+@dataclass(frozen=True)
+class MatchAnswers(PoseAnswers):
+    """What MatchGNN says about B queries: where they were taken, and what that was read from."""
+
     matches: Matches
 
 
@@ -653,6 +667,10 @@ class MatchGNN(nn.Module):
 
     def regress(self, matches: Matches, flow: Flow, T_world_ref: Pose, ref_mask: Bool[Tensor, "B R"]) -> MatchAnswers:
         """Poses of B queries from where their cells went: all that follows matching."""
+        return MatchAnswers(**vars(self.pose(flow, T_world_ref, ref_mask)), matches=matches)
+
+    def pose(self, flow: Flow, T_world_ref: Pose, ref_mask: Bool[Tensor, "B R"]) -> PoseAnswers:
+        """The same, whatever the flow was read from."""
         # Every reference is turned as the query is, so that parallax, the ways from one reference to another and the
         # answers have the same axes in all edges, and nearly those of the query.
         with torch.autocast(T_world_ref.device.type, enabled=False):
@@ -669,7 +687,7 @@ class MatchGNN(nn.Module):
         T_turned_query = Pose(residual_rotation(out[..., :6]), out[..., 6:9])
         log_sigma = gently_within(out[..., 9:11], -7.0, 3.0)
         T_world_query = fuse(T_world_turned @ T_turned_query, log_sigma, ref_mask)
-        return MatchAnswers(T_ref_turned @ T_turned_query, log_sigma, out[..., 11], T_world_query, matches)
+        return PoseAnswers(T_ref_turned @ T_turned_query, log_sigma, out[..., 11], T_world_query)
 
 
 def _image_size(features: ImageFeatures) -> tuple[int, int]:

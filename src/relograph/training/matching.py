@@ -1,6 +1,8 @@
 """What MatchGNN is taught with: where every cell went, how views moved, and which images see the same."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 import torch.nn.functional as F
@@ -13,10 +15,12 @@ from relograph.models.match_gnn import (
     COARSE_STRIDE,
     FINE_RADIUS,
     FINE_STRIDE,
+    Flow,
     ImageFeatures,
     MatchAnswers,
     Matches,
     MatchGNN,
+    PoseAnswers,
     at_anchors,
     fine_offset,
 )
@@ -112,28 +116,37 @@ class MatchObjective(Objective):
 
     def forward(self, shown: Shown) -> Float[Tensor, ""]:
         """The weighted sum of all lessons' losses."""
-        batch, ref_mask, tell_lenses = shown.batch, shown.ref_mask, shown.tell_lenses
+        batch = shown.batch
         num_nodes = batch.overlap.shape[1]
         features = self.encode(batch)
         query, references = split_nodes(features, num_nodes)
         lenses = Lenses(batch.K, batch.distortion)
-        T_world_ref, T_world_query = batch.T_world_cam[:, 1:], batch.T_world_cam[:, 0]
-        answers: MatchAnswers = self.model(
-            query, references, T_world_ref, ref_mask, **lenses_of(lenses, told=tell_lenses)
-        )
+        matches: Matches = self.model.matcher(query, references, num_nodes - 1)
         with torch.no_grad():
             truth = true_matches(batch.depth_m, batch.T_world_cam, lenses, COARSE_STRIDE)
         seen = truth.visible & batch.is_here[:, None, None]
-        overlap = seen.float().mean(dim=-1)  # [B, R]
-        cell, offset = true_cells(truth, batch.depth_m.shape[2:])
+        image_hw = (batch.depth_m.shape[2], batch.depth_m.shape[3])
+        cell, offset = true_cells(truth, image_hw)
         some = some_of(seen.flatten(0, 1), FINE_CELLS)
         fine = at_anchors(query.fine).repeat_interleave(num_nodes - 1, dim=0)
         fine = fine.gather(1, some[..., None].expand(-1, -1, fine.shape[-1]))
         expected, log_chance = fine_offset(fine, references.fine, cell.flatten(0, 1).gather(1, some))
+        asked = [
+            PoseQuestions(
+                flow=self.model.flow(matches, image_hw, image_hw, **lenses_of(lenses, told=shown.tell_lenses)),
+                T_world_cam=batch.T_world_cam,
+                overlap=seen.float().mean(dim=-1),
+                ref_mask=shown.ref_mask,
+                is_here=batch.is_here,
+            )
+        ]
+        if batch.unseen is not None and shown.drill_mask is not None:
+            asked.append(self.drill_questions(batch.unseen, shown.drill_mask, tell_lenses=not shown.tell_lenses))
+        of_photographs, *of_drill = self.pose_lessons(asked)
         losses = {
             # References that are not shown are hidden from the pose alone: their matches are there, and teach.
-            "coarse": coarse_loss(answers.matches, cell, seen),
-            "seen": seen_loss(answers.matches, seen),
+            "coarse": coarse_loss(matches, cell, seen),
+            "seen": seen_loss(matches, seen),
             # Windows lie around the true cells, so the fine features need not wait for the coarse ones.
             "fine": fine_loss(
                 expected,
@@ -141,27 +154,58 @@ class MatchObjective(Objective):
                 offset.flatten(0, 1).gather(1, some[..., None].expand(-1, -1, 2)),
                 seen.flatten(0, 1).gather(1, some),
             ),
-            **pose_lessons(answers, T_world_ref, T_world_query, overlap, ref_mask, batch.is_here),
+            **of_photographs,
             "retrieval": covisibility_loss_of_images(self.model.descriptor(features.context), batch.overlap_of_images),
-            "drill": overlap.new_zeros(()),
+            "drill": self.weighted(of_drill[0]) if of_drill else seen.new_zeros((), dtype=torch.float32),
         }
-        if batch.unseen is not None and shown.drill_mask is not None:
-            losses["drill"] = self.drill(batch.unseen, shown.drill_mask, tell_lenses=not tell_lenses)
         self._latest = {name: loss.detach() for name, loss in losses.items()}
+        return self.weighted(losses)
+
+    def weighted(self, losses: Mapping[str, Float[Tensor, ""]]) -> Float[Tensor, ""]:
+        """The sum of losses, each as much as it counts."""
         return torch.stack([getattr(self.config, name) * loss for name, loss in losses.items()]).sum()
 
-    def drill(self, graphs: UnseenGraphs, ref_mask: Bool[Tensor, "D R"], *, tell_lenses: bool) -> Float[Tensor, ""]:
-        """The weighted sum of the lessons about poses, from true matches with errors."""
+    def pose_lessons(self, asked: Sequence["PoseQuestions"]) -> list[dict[str, Float[Tensor, ""]]]:
+        """The lessons about poses of several sets of graphs, which are answered all at once: a GPU likes it so."""
+        answers = self.model.pose(
+            Flow.of_graphs([questions.flow for questions in asked]),
+            Pose.cat([questions.T_world_cam[:, 1:] for questions in asked]),
+            torch.cat([questions.ref_mask for questions in asked]),
+        )
+        ends = list(accumulate(len(questions.ref_mask) for questions in asked))
+        return [
+            pose_lessons(answers[end - len(questions.ref_mask) : end], questions)
+            for questions, end in zip(asked, ends, strict=True)
+        ]
+
+    def drill_questions(
+        self, graphs: UnseenGraphs, ref_mask: Bool[Tensor, "D R"], *, tell_lenses: bool
+    ) -> "PoseQuestions":
+        """Questions about graphs that nobody photographed, with true matches and errors for their flow."""
         truth = unseen_matches(graphs)
         matches = as_a_matcher_errs(truth, graphs.image_hw)
         told = lenses_of(Lenses(graphs.K, graphs.distortion), told=tell_lenses)
-        flow = self.model.flow(matches, graphs.image_hw, graphs.image_hw, told["query_lenses"], told["ref_lenses"])
-        T_world_query, T_world_ref = graphs.T_world_cam[:, 0], graphs.T_world_cam[:, 1:]
-        answers = self.model.regress(matches, flow, T_world_ref, ref_mask)
-        overlap = truth.visible.float().mean(dim=-1)
-        is_here = torch.ones_like(ref_mask[:, 0])
-        lessons = pose_lessons(answers, T_world_ref, T_world_query, overlap, ref_mask, is_here)
-        return torch.stack([getattr(self.config, name) * loss for name, loss in lessons.items()]).sum()
+        return PoseQuestions(
+            flow=self.model.flow(matches, graphs.image_hw, graphs.image_hw, **told),
+            T_world_cam=graphs.T_world_cam,
+            overlap=truth.visible.float().mean(dim=-1),
+            ref_mask=ref_mask,
+            is_here=torch.ones_like(ref_mask[:, 0]),
+        )
+
+
+@dataclass(frozen=True)
+class PoseQuestions:
+    """Graphs that the network is asked the poses of, and the truth about them."""
+
+    flow: Flow
+    T_world_cam: Pose
+    """Batch shape [B, N], the queries first."""
+    overlap: Float[Tensor, "B R"]
+    ref_mask: Bool[Tensor, "B R"]
+    """References that are shown."""
+    is_here: Bool[Tensor, "B"]
+    """Queries that were taken where their references were."""
 
 
 def lenses_of(lenses: Lenses, *, told: bool) -> dict[str, Lenses | None]:
@@ -174,15 +218,10 @@ def lenses_of(lenses: Lenses, *, told: bool) -> dict[str, Lenses | None]:
     }
 
 
-def pose_lessons(
-    answers: MatchAnswers,
-    T_world_ref: Pose,
-    T_world_query: Pose,
-    overlap: Float[Tensor, "B R"],
-    ref_mask: Bool[Tensor, "B R"],
-    is_here: Bool[Tensor, "B"],
-) -> dict[str, Float[Tensor, ""]]:
+def pose_lessons(answers: PoseAnswers, questions: PoseQuestions) -> dict[str, Float[Tensor, ""]]:
     """What is learned about poses. Where no reference sees anything, only edges are asked, which may doubt."""
+    T_world_query, T_world_ref = questions.T_world_cam[:, 0], questions.T_world_cam[:, 1:]
+    overlap, ref_mask, is_here = questions.overlap, questions.ref_mask, questions.is_here
     is_seen = ((overlap > LEAST_OVERLAP) & ref_mask).any(dim=1)
     wrong_overlap = F.binary_cross_entropy_with_logits(answers.overlap, overlap, reduction="none")
     return {
@@ -272,7 +311,7 @@ def angle_between(R_a: Float[Tensor, "*B 3 3"], R_b: Float[Tensor, "*B 3 3"]) ->
     return 2 * torch.asin((chord / 8).clamp(SMALLEST_ANGLE_RAD**2, 0.999).sqrt())
 
 
-def edge_loss(answers: MatchAnswers, T_ref_query: Pose, ref_mask: Bool[Tensor, "B R"]) -> Float[Tensor, ""]:
+def edge_loss(answers: PoseAnswers, T_ref_query: Pose, ref_mask: Bool[Tensor, "B R"]) -> Float[Tensor, ""]:
     """Laplace's negative log likelihood: errors divided by what was expected, and the log of what was expected."""
     distance = (answers.T_ref_query.t - T_ref_query.t).abs().sum(dim=-1)
     angle = angle_between(answers.T_ref_query.R, T_ref_query.R)
