@@ -25,6 +25,7 @@ from relograph.geometry import Camera, Pose, pose_error
 from relograph.graphs.correspondence import Lenses, cell_anchors
 from relograph.localization.confidence import UNCALIBRATED, confidence, sureness
 from relograph.localization.focal import UnknownFocal
+from relograph.localization.freed_memory import keep_freed_memory
 from relograph.localization.map_features import MapFeatures
 from relograph.localization.photos import AnyCamera, QueryImage, QueryPhoto, WorkingSize, read_query
 from relograph.localization.solver import MatchedPoints, SolverAnswer, solve_query_pose
@@ -155,6 +156,8 @@ class Localizer:
         self.solver: Solver = solver
         self._model = fold_match_gnn(network.model)
         self.device = next(network.model.parameters()).device
+        if self.device.type == "cpu":
+            keep_freed_memory()
         self._index = ExactIndex(map_features.descriptors)
 
     def localize(

@@ -56,10 +56,14 @@ class StoredFeatures:
         return StoredFeatures(_three(parts), _three(steps) if steps else None)
 
     def take(self, rows: Int[Tensor, "N"], device: torch.device) -> ImageFeatures:
-        """Features of some photos in float32."""
-        parts = [part[rows.to(part.device)].to(device).float() for part in self.parts]
-        if self.steps is not None:
-            parts = [part * step[rows.to(step.device)].to(device) for part, step in zip(parts, self.steps, strict=True)]
+        """Features of some photos in float32; the fine ones in float16, as a query looks at a few of them only."""
+        dtypes = (torch.float32, torch.float32, torch.float16)
+        parts = [part[rows.to(part.device)].to(device) for part in self.parts]
+        if self.steps is None:
+            parts = [part.to(dtype) for part, dtype in zip(parts, dtypes, strict=True)]
+        else:
+            steps = [step[rows.to(step.device)].to(device) for step in self.steps]
+            parts = [part * step.to(dtype) for part, step, dtype in zip(parts, steps, dtypes, strict=True)]
         return ImageFeatures(*(part.permute(0, 3, 1, 2) for part in parts))
 
     def num_bytes(self) -> int:
@@ -75,7 +79,7 @@ def _three(tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
 class MapFeatures:
     """The photos of a map as the network sees them.
 
-    A photo of 320 x 240 pixels takes 2.5 MB in float16, three quarters of it the fine features that say where within a
+    A photo of 320 x 240 pixels takes 1.6 MB in float16, three quarters of it the fine features that say where within a
     cell; in int8 half of that. They are kept and not computed again: that would take as long for each reference as the
     query itself. From a file only the photos that are asked for are read.
     """
