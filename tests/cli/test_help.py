@@ -27,6 +27,7 @@ def test_the_commands_are_those_that_the_documents_speak_of():
         ("scene",),
         ("scene", "info"),
         ("scene", "check"),
+        ("scene", "reconstruct"),
         ("rooms",),
         ("rooms", "create"),
         ("rooms", "preview"),

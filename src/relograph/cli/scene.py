@@ -1,7 +1,8 @@
-"""`relograph scene`: what a folder of posed photos holds, and what is wrong with it."""
+"""`relograph scene`: what a folder of posed photos holds, what is wrong with it, and how to make one."""
 
 from itertools import islice
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from relograph.geometry import Camera
     from relograph.scenes.inspection import SceneInfo
 
-app = typer.Typer(help="Look at a folder of posed photos.", no_args_is_help=True)
+app = typer.Typer(help="Look at a folder of posed photos, or make one of photos without poses.", no_args_is_help=True)
 
 _CAMERAS_SHOWN = 3  # a scene whose every frame has its own focal length has as many cameras as frames
 
@@ -53,6 +54,49 @@ def check_command(path: SceneArgument, format: FormatOption = None, focal: Focal
             f"found {counted(len(left_out) + len(problems), 'problem')}. Mend what is listed above."
         )
     typer.echo(printable(f"{path}: {counted(len(scene), 'frame')}, nothing wrong."))
+
+
+@app.command("reconstruct")
+def reconstruct_command(
+    source: Annotated[Path, typer.Argument(metavar="PHOTOS|VIDEO", help="Folder of photos, or a video file.")],
+    output: Annotated[Path, typer.Option("--output", metavar="SCENE", help="New or empty folder to write to.")],
+    distance: Annotated[
+        tuple[str, str, float] | None,
+        typer.Option(metavar="FRAME_A FRAME_B METRES", help="How far two cameras stood apart.", show_default="unknown"),
+    ] = None,
+    ar_log: Annotated[
+        Path | None,
+        typer.Option("--ar-log", metavar="FILE", help="Log of a phone's AR session, TUM or JSON, to take metres from."),
+    ] = None,
+    ar_offset: Annotated[
+        float, typer.Option("--ar-offset", metavar="S", help="Seconds to add to a video's times to get the log's.")
+    ] = 0.0,
+    fps: Annotated[float, typer.Option(metavar="N", help="Frames of a video to use, a second.")] = 2.0,
+    focal: FocalOption = None,
+) -> None:
+    """Find the poses of photos, or of a video's frames, with pycolmap, and write them as a COLMAP model."""
+    from relograph.progress import TerminalProgress
+    from relograph.scenes.reconstruct import KnownDistance, reconstruct_scene
+    from relograph.scenes.reconstruction_file import UNKNOWN_SCALE
+
+    found = reconstruct_scene(
+        source,
+        output,
+        distance=None if distance is None else KnownDistance(*distance),
+        ar_log=ar_log,
+        ar_offset_s=ar_offset,
+        fps=fps,
+        focal_px=focal,
+        progress=TerminalProgress(),
+    )
+    for name in found.left_out:
+        typer.echo(printable(f"warning: {name} could not be placed and was left out."), err=True)
+    placed = f"{counted(found.num_placed, 'photo')} of {found.num_photos:,} placed"
+    precision = f"{counted(found.num_points, 'point')}, {found.reprojection_error_px:.2f} px off"
+    typer.echo(printable(f"{output}: {placed}; {precision}."))
+    typer.echo(printable(f"scale: {found.scale_text}."))
+    if found.scale == "unknown":
+        typer.echo(f"warning: {UNKNOWN_SCALE}", err=True)
 
 
 def _describe(info: "SceneInfo") -> list[str]:

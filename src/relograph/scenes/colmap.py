@@ -5,6 +5,7 @@
     kitchen/sparse/0/images.bin              poses            (or .txt)
     kitchen/sparse/0/rigs.bin, frames.bin    cameras that move together, since COLMAP 3.12
     kitchen/train.txt, test.txt              ours, optional: a frame's name a line
+    kitchen/reconstruction.json              ours, optional: whether lengths are metres
 
 The model is looked for in sparse/0, sparse, model and the folder itself. COLMAP stores `cam_from_world` and looks at
 no EXIF orientation: poses and intrinsics are those of the photo as it is stored, and are turned upright here.
@@ -35,6 +36,7 @@ from relograph.scenes.names import (
     safe_name,
     sequence_of,
 )
+from relograph.scenes.reconstruction_file import UNKNOWN_SCALE, scale_is_known
 from relograph.scenes.scene import Scene, SceneBuilder
 from relograph.scenes.split_files import read_split_files, write_split_files
 from relograph.scenes.upright import describe_upright
@@ -75,8 +77,11 @@ def read(root: Path, *, skip_bad_frames: bool = False) -> Scene:
             continue
         with builder.frame():
             builder.add(_frame(entry, placed, photos))
-    read_split_files(photos.parent if photos.name == "images" else photos, builder)
-    return builder.build()
+    home = photos.parent if photos.name == "images" else photos
+    read_split_files(home, builder)
+    if not scale_is_known(home):
+        builder.warnings.append(UNKNOWN_SCALE)
+    return replace(builder.build(), scale_is_known=scale_is_known(home))
 
 
 def write(scene: Scene, destination: Path, *, images: ImageMode = "copy", progress: Progress = SILENT) -> None:

@@ -22,6 +22,8 @@ class Scene:
     frames: tuple[Frame, ...]
     warnings: tuple[str, ...] = ()
     """What the reader left out or could not know, a sentence each."""
+    scale_is_known: bool = True
+    """Whether lengths are metres; else they are in a unit of the scene's own, as those of photos alone are."""
 
     def __len__(self) -> int:
         return len(self.frames)

@@ -1,0 +1,326 @@
+"""Photos or a video without poses become a scene: pycolmap finds points, matches them and places the cameras.
+
+Photos alone tell a place up to its size. A known distance between two cameras, or the log of the AR session in which
+they were taken, makes its lengths metres; without either, the scene says that its scale is not known.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64
+from PIL import Image
+
+from relograph.errors import ConfigError, DatasetError, MissingExtraError
+from relograph.geometry import Pose
+from relograph.geometry.alignment import align_points_robustly
+from relograph.progress import SILENT, Progress
+from relograph.scenes.ar_log import ArLog, read_ar_log
+from relograph.scenes.frame import FileSource, Frame
+from relograph.scenes.photo_folder import list_photos
+from relograph.scenes.reconstruction_file import ScaleSource, write_reconstruction_file
+from relograph.scenes.video import check_fps, is_video, open_video
+from relograph.scenes.writing import place_image, writing_folder
+
+FPS = 2.0
+"""Frames of a video that are used, a second."""
+MAX_IMAGE_SIDE = 1600
+"""Larger photos are scaled down to it for finding points: more takes long and adds little."""
+ALL_PAIRS_UP_TO = 100
+"""Photos of which each is matched with every other; of more, each with its neighbours by name."""
+MIN_PHOTOS = 3
+MIN_SHARE = 0.2
+"""Of a scale's cameras, whose distance is no measure if it is a smaller share of the median distance to the others."""
+AR_TOLERANCE_M, AR_TOLERANCE_OF_EXTENT = 0.05, 0.02
+"""How far a camera may be from where an AR log has it: such logs drift."""
+
+
+@dataclass(frozen=True)
+class KnownDistance:
+    """How far two cameras stood apart."""
+
+    name_a: str
+    name_b: str
+    metres: float
+
+
+@dataclass(frozen=True)
+class Reconstructed:
+    """What became of the photos."""
+
+    num_photos: int
+    num_placed: int
+    num_points: int
+    reprojection_error_px: float
+    scale: ScaleSource
+    scale_text: str
+    """How the scale was found, or that it was not, in a sentence."""
+    left_out: tuple[str, ...]
+    """Names of photos that could not be placed."""
+
+
+def reconstruct_scene(
+    source: Path,
+    destination: Path,
+    *,
+    distance: KnownDistance | None = None,
+    ar_log: Path | None = None,
+    ar_offset_s: float = 0.0,
+    fps: float = FPS,
+    focal_px: float | None = None,
+    progress: Progress = SILENT,
+) -> Reconstructed:
+    """Writes the scene of the photos in a folder, or of a video's frames, as a COLMAP model with its photos.
+
+    `ar_offset_s` is added to the times of the video to get those of the log. `focal_px` is in pixels of the photos;
+    without it that of their EXIF is used, and without that it is found with the poses.
+    """
+    pycolmap = _import_pycolmap()
+    check_fps(fps)
+    if distance is not None and ar_log is not None:
+        raise ConfigError("expected a known distance or an AR log, got both. Leave one of them out.")
+    if distance is not None and not (math.isfinite(distance.metres) and distance.metres > 0):
+        raise ConfigError(f"expected a distance in metres above 0, got {distance.metres}. Measure it again.")
+    if focal_px is not None and not (math.isfinite(focal_px) and focal_px > 0):
+        raise ConfigError(f"expected a focal length in pixels above 0, got {focal_px}. Leave it out if unknown.")
+    log = None if ar_log is None else read_ar_log(ar_log)  # what is wrong with it is to be known before minutes of work
+    with writing_folder(destination) as folder:
+        photos = _place_photos(source, folder / "images", fps, progress)
+        if distance is not None:
+            distance = KnownDistance(
+                _name_like(distance.name_a, photos.names), _name_like(distance.name_b, photos.names), distance.metres
+            )
+        model = _place_cameras(pycolmap, folder / "images", photos, focal_px, progress)
+        placed = {model.image(image_id).name: image_id for image_id in model.reg_image_ids()}
+        names = [name for name in photos.names if name in placed]
+        centers = np.array([model.image(placed[name]).projection_center() for name in names])
+        scaled = _scaled(names, centers, [photos.time_by_name.get(name) for name in names], distance, log, ar_offset_s)
+        if scaled.matrix is not None:
+            model.transform(pycolmap.Sim3d(scaled.matrix))
+        (folder / "sparse" / "0").mkdir(parents=True)
+        model.write_binary(folder / "sparse" / "0")
+        found = Reconstructed(
+            num_photos=len(photos.names),
+            num_placed=len(names),
+            num_points=model.num_points3D(),
+            reprojection_error_px=float(model.compute_mean_reprojection_error()),
+            scale=scaled.source,
+            scale_text=scaled.text,
+            left_out=tuple(name for name in photos.names if name not in placed),
+        )
+        told = {
+            "photos": found.num_photos,
+            "placed": found.num_placed,
+            "reprojection_error_px": found.reprojection_error_px,
+            "scale_text": found.scale_text,
+            "pycolmap": pycolmap.__version__,
+        }
+        write_reconstruction_file(folder, found.scale, told)
+    return found
+
+
+# The photos
+
+
+@dataclass(frozen=True)
+class _Photos:
+    names: list[str]
+    time_by_name: dict[str, float]
+    size_and_focal: set[tuple[int, int, float | None]]
+    """Of the upright photos: width, height, focal length by EXIF in pixels."""
+
+
+def _place_photos(source: Path, folder: Path, fps: float, progress: Progress) -> _Photos:
+    """Puts upright photos into a folder: those of another one, or frames of a video."""
+    photos = _Photos([], {}, set())
+    if is_video(source) and not source.is_dir():
+        folder.mkdir()
+        video = open_video(source)
+        with progress.task("reading the video", total=video.num_frames(fps)) as advance:
+            for frame in video.frames(fps):
+                name = f"frame-{frame.index:06d}.jpg"
+                Image.fromarray(frame.pixels).save(folder / name, quality=95)
+                photos.names.append(name)
+                photos.time_by_name[name] = frame.timestamp_s
+                photos.size_and_focal.add((frame.pixels.shape[1], frame.pixels.shape[0], None))
+                advance(1)
+    else:
+        names = list_photos(source)
+        with progress.task("copying photos", total=len(names)) as advance:
+            for name in names:
+                file = FileSource(source / name)
+                place_image(Frame(name, Pose.identity(), file), folder / name, "copy")
+                header = file.read_image_header()
+                photos.names.append(name)
+                photos.size_and_focal.add((*header.upright_size_wh, header.focal_px))
+                if re.fullmatch(r"[0-9]+\.[0-9]+", stem := PurePosixPath(name).stem):  # as in TUM RGB-D
+                    photos.time_by_name[name] = float(stem)
+                advance(1)
+    if len(photos.names) < MIN_PHOTOS:
+        raise DatasetError(
+            f"{source}: expected {MIN_PHOTOS} photos or more, found {len(photos.names)}. Take more of the place, or "
+            "more frames a second of the video (--fps)."
+        )
+    return photos
+
+
+def _name_like(wanted: str, names: Sequence[str]) -> str:
+    """The photo of that name, or the only one whose file is called so, with its ending or without."""
+    if wanted in names:
+        return wanted
+    alike = [name for name in names if wanted in (PurePosixPath(name).name, PurePosixPath(name).stem)]
+    if len(alike) != 1:
+        found = f"several: {', '.join(alike[:3])}" if alike else f"none; there are {names[0]} to {names[-1]}"
+        raise DatasetError(f"expected a photo called {wanted!r}, found {found}. Give its name in the scene.")
+    return alike[0]
+
+
+# The cameras
+
+
+def _place_cameras(pycolmap: Any, images: Path, photos: _Photos, focal_px: float | None, progress: Progress) -> Any:
+    """The largest model that pycolmap makes of the photos."""
+    with TemporaryDirectory(prefix="relograph-") as temporary, _quiet(pycolmap):
+        database = Path(temporary) / "database.db"
+        cpu = pycolmap.Device.cpu
+        reader = pycolmap.ImageReaderOptions()
+        is_one_camera = len(photos.size_and_focal) == 1
+        width, height, exif_focal_px = next(iter(photos.size_and_focal))
+        if is_one_camera and (focal := focal_px or exif_focal_px):
+            reader.camera_params = f"{focal},{width / 2},{height / 2},0"
+        elif focal_px is not None:
+            raise ConfigError(
+                f"expected photos of one camera to give --focal for, found {len(photos.size_and_focal)} sizes or focal "
+                "lengths. Leave it out, or reconstruct those of one camera."
+            )
+        extraction = pycolmap.FeatureExtractionOptions()
+        extraction.max_image_size = MAX_IMAGE_SIDE
+        with progress.task("reconstructing", total=len(photos.names) + 2) as advance:
+            pycolmap.extract_features(
+                database,
+                images,
+                image_names=photos.names,
+                camera_mode=pycolmap.CameraMode.SINGLE if is_one_camera else pycolmap.CameraMode.AUTO,
+                reader_options=reader,
+                extraction_options=extraction,
+                device=cpu,
+            )
+            advance(1)
+            match = pycolmap.match_exhaustive if len(photos.names) <= ALL_PAIRS_UP_TO else pycolmap.match_sequential
+            match(database, device=cpu)
+            advance(1)
+            options = pycolmap.IncrementalPipelineOptions()
+            options.random_seed = 0
+            options.min_model_size = MIN_PHOTOS
+            models = pycolmap.incremental_mapping(
+                database, images, temporary, options, next_image_callback=lambda: advance(1)
+            )
+    if not models:
+        raise DatasetError(
+            f"expected photos that overlap, found {len(photos.names)} of which no two could be placed beside each "
+            "other. Take them closer together, of things with texture, and walk while you turn."
+        )
+    return max(models.values(), key=lambda model: int(model.num_reg_images()))
+
+
+@contextmanager
+def _quiet(pycolmap: Any) -> Iterator[None]:
+    before = pycolmap.logging.minloglevel
+    pycolmap.logging.minloglevel = pycolmap.logging.FATAL.value
+    try:
+        yield
+    finally:
+        pycolmap.logging.minloglevel = before
+
+
+def _import_pycolmap() -> Any:
+    try:
+        import pycolmap
+    except ImportError:
+        raise MissingExtraError("pycolmap", "geometry", "Reconstructing a scene") from None
+    return pycolmap
+
+
+# The scale
+
+
+@dataclass(frozen=True)
+class _Scaled:
+    """The motion [scale R | t] that makes lengths metres; None where there is none."""
+
+    matrix: Float64[np.ndarray, "3 4"] | None
+    source: ScaleSource
+    text: str
+
+
+def _scaled(
+    names: Sequence[str],
+    centers: Float64[np.ndarray, "N 3"],
+    times_s: Sequence[float | None],
+    distance: KnownDistance | None,
+    log: ArLog | None,
+    ar_offset_s: float,
+) -> _Scaled:
+    if distance is not None:
+        return _scaled_by_distance(names, centers, distance)
+    if log is not None:
+        return _scaled_by_log(names, centers, times_s, log, ar_offset_s)
+    return _Scaled(None, "unknown", "unknown: lengths are in a unit of their own, not in metres")
+
+
+def _scaled_by_distance(names: Sequence[str], centers: Float64[np.ndarray, "N 3"], distance: KnownDistance) -> _Scaled:
+    for name in (distance.name_a, distance.name_b):
+        if name not in names:
+            raise DatasetError(
+                f"expected cameras of known distance that could be placed, found that {name} could not. Choose another "
+                f"photo, such as {names[0]}."
+            )
+    a, b = (centers[names.index(name)] for name in (distance.name_a, distance.name_b))
+    found, typical = float(np.linalg.norm(a - b)), float(np.median(np.linalg.norm(centers - a, axis=1)))
+    if not found > MIN_SHARE * typical:
+        raise DatasetError(
+            f"expected cameras far enough apart to measure by, found {distance.name_a} and {distance.name_b} at "
+            f"{found / typical if typical else 0:.0%} of the typical distance. Choose two that stand farther apart."
+        )
+    scale = distance.metres / found
+    text = f"{distance.name_a} and {distance.name_b} are {distance.metres:g} m apart"
+    return _Scaled(scale * np.eye(3, 4), "distance", text)
+
+
+def _scaled_by_log(
+    names: Sequence[str],
+    centers: Float64[np.ndarray, "N 3"],
+    times_s: Sequence[float | None],
+    log: ArLog,
+    ar_offset_s: float,
+) -> _Scaled:
+    positions, is_told = log.positions_of(names, times_s, ar_offset_s)
+    num_told = int(is_told.sum())
+    if num_told < 4:
+        known_s = [time_s + ar_offset_s for time_s in times_s if time_s is not None]
+        ours = f"photos such as {names[0]}" + (f" at {min(known_s):.3f} to {max(known_s):.3f} s" if known_s else "")
+        raise DatasetError(
+            f"{log.path}: expected positions of 4 cameras or more, found those of {num_told}: the log has "
+            f"{log.span()}, the scene {ours}. Match the names, or shift times with --ar-offset."
+        )
+    extent = float(np.linalg.norm(np.ptp(positions[is_told], axis=0)))
+    tolerance = AR_TOLERANCE_M + AR_TOLERANCE_OF_EXTENT * extent
+    aligned = align_points_robustly(centers[is_told], positions[is_told], tolerance)
+    if aligned is None:
+        raise DatasetError(
+            f"{log.path}: expected positions that agree with the photos to {100 * tolerance:.0f} cm, found fewer than "
+            f"half of {num_told} that do. Check that the log belongs to them, its unit, and --ar-offset."
+        )
+    median_cm = 100 * float(np.median(aligned.residual[aligned.inlier]))
+    text = (
+        f"{int(aligned.inlier.sum())} of {num_told} cameras agree with {log.path.name}, median {median_cm:.1f} cm off; "
+        "the world is the log's"
+    )
+    matrix = np.concatenate([aligned.scale * aligned.T.R.numpy(), aligned.T.t.numpy()[:, None]], axis=1)
+    return _Scaled(matrix, "ar_log", text)
