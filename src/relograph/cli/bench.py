@@ -120,3 +120,75 @@ def match_command(
     typer.echo(match_table(rows))
     if output is not None:
         typer.echo(str(output))
+
+
+@app.command("retrieval")
+def retrieval_command(
+    images: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1, help="Images in the index; may be repeated.", show_default="1000, 10000, 100000 and 1000000"
+        ),
+    ] = None,
+    views: Annotated[int, typer.Option(min=1, help="Views to render; more images are drawn to be like them.")] = 20_000,
+    queries: Annotated[int, typer.Option(min=1, help="Other views to render, which are looked for.")] = 1000,
+    weights: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Weights that describe the views.", show_default="the package's own"),
+    ] = None,
+    pixels: Annotated[bool, typer.Option("--pixels", help="Describe views by their pixels, without weights.")] = False,
+    descriptors: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.safetensors", help="Where the views' descriptors are kept; read if it is there."),
+    ] = None,
+    device: DeviceOption = "cpu",
+    seed: SeedOption = 0,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.json", help="Write the figures with their provenance to this file, one by one."),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Draw time and memory against the number of images.")
+    ] = None,
+) -> None:
+    """Measure how the search for references grows with the map: time, memory, and how many of the nearest are found."""
+    from relograph.environment import installed_version
+    from relograph.evaluation.large_maps import views_to_find
+    from relograph.models.shipped import load_match_gnn
+    from relograph.progress import TerminalProgress
+    from relograph.results import command_line, write_result
+    from relograph.retrieval.benchmark import benchmark_retrieval, draw_growth, retrieval_table
+    from relograph.retrieval.many_views import likeness
+
+    progress = TerminalProgress()
+    is_kept = descriptors is not None and descriptors.exists()
+    described = views_to_find(
+        None if pixels or is_kept else load_match_gnn(weights),
+        num_views=views,
+        num_queries=queries,
+        kept_at=descriptors,
+        seed=seed,
+        device=device,
+        progress=progress,
+    )
+    details = {
+        "described_by": described.described_by,
+        "num_views": len(described.map),
+        "likeness": likeness(described, seed=seed),
+        "faiss": installed_version("faiss-cpu"),
+    }
+
+    def keep(rows: Sequence[Mapping[str, object]]) -> None:
+        if output is not None:
+            write_result(output, rows, command=command_line(), seed=seed, device=device, details=details)
+
+    rows = benchmark_retrieval(
+        described, images or [1000, 10_000, 100_000, 1_000_000], seed=seed, keep=keep, progress=progress
+    )
+    typer.echo(f"{len(described.map):,} rendered views, described by {described.described_by}; the others are drawn.")
+    typer.echo(retrieval_table(rows))
+    if plot is not None:
+        draw_growth(rows, plot)
+    for path in (output, plot):
+        if path is not None:
+            typer.echo(str(path))

@@ -38,7 +38,7 @@ class ExactIndex:
         groups: Int[Tensor, "F"] | None = None,
         sequences: Int[Tensor, "F"] | None = None,
     ) -> None:
-        self._descriptors = _unit_rows(descriptors)
+        self._descriptors = unit_rows(descriptors)
         self._groups = groups
         self._sequences = sequences
 
@@ -63,7 +63,7 @@ class ExactIndex:
             exclude_rows: One row for each query that does not answer, its own; -1 for none.
             block_size: Queries compared at a time, else as many as `BLOCK_ELEMENTS` allows.
         """
-        queries = _unit_rows(queries).to(self._descriptors.dtype)
+        queries = unit_rows(queries).to(self._descriptors.dtype)
         block_size = block_size or max(1, BLOCK_ELEMENTS // max(len(self), 1))
         blocks = []
         for block in torch.arange(len(queries), device=queries.device).split(block_size):
@@ -92,7 +92,7 @@ def best_rows(score: Float[Tensor, "Q F"], k: int) -> tuple[Float[Tensor, "Q k"]
     return pad(best, (0, num_missing), value=-torch.inf), pad(row, (0, num_missing), value=-1)
 
 
-def _unit_rows(descriptors: Float[Tensor, "F D"]) -> Float[Tensor, "F D"]:
+def unit_rows(descriptors: Float[Tensor, "F D"]) -> Float[Tensor, "F D"]:
     """Descriptors of length 1, in float32 at least: similarities of neighbouring video frames differ by little."""
     return normalize(descriptors.detach().to(torch.promote_types(descriptors.dtype, torch.float32)), dim=1)
 

@@ -1,0 +1,253 @@
+"""How retrieval grows with the number of images: figures and a plot for `relograph bench retrieval`.
+
+Every number is measured in a process of its own, so that its memory is that of one index and nothing else.
+"""
+
+import multiprocessing
+import os
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from relograph.processes import start_worker
+from relograph.progress import SILENT, Progress
+from relograph.retrieval.index import ExactIndex, best_rows
+from relograph.retrieval.many_views import DescribedViews, drawn_like
+from relograph.retrieval.stored_index import StoredIndex
+
+K = 10
+WARM_UP_QUERIES = 20
+EXACT_QUERIES = 30
+"""That are timed with exact search, which takes as long for one as for another."""
+VIEWS_FILE, INDEX_FOLDER = "views.safetensors", "index"
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class RetrievalSpeed:
+    """One row of the benchmark: an index of so many images."""
+
+    images: int
+    dim: int
+    graph_images: int
+    """Of them, those that the graph finds; 0 where all are compared."""
+    build_s: float
+    """Drawing descriptors not counted."""
+    build_peak_mb: float
+    """Of the whole process, torch included."""
+    disk_mb: float
+    open_s: float
+    """With nothing of its files in memory."""
+    first_query_ms: float
+    """Right after that."""
+    query_ms: float
+    """Of one query at a time, the median."""
+    query_p95_ms: float
+    recall_at_10: float
+    """Share of the ten nearest rows, by exact search in float32, that are found."""
+    num_queries: int
+    search_peak_mb: float
+    exact_query_ms: float
+    """Of exact search in memory, the median."""
+    exact_peak_mb: float
+
+
+def benchmark_retrieval(
+    views: DescribedViews,
+    counts: Sequence[int],
+    *,
+    seed: int = 0,
+    keep: Callable[[list[dict[str, object]]], None] = lambda rows: None,
+    progress: Progress = SILENT,
+) -> list[dict[str, object]]:
+    """A row for each number of images; `keep` is called with all rows so far whenever there is one more."""
+    rows: list[dict[str, object]] = []
+    with progress.task("measuring retrieval", total=len(counts)) as advance:
+        for count in counts:
+            rows.append(asdict(retrieval_speed(views, count, seed=seed)))
+            keep(rows)
+            advance(1)
+    return rows
+
+
+def retrieval_speed(views: DescribedViews, count: int, *, seed: int = 0) -> RetrievalSpeed:
+    """The row of an index of `count` images, which is made for it and removed."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        views.save(folder / VIEWS_FILE)
+        truth = _in_a_process(_nearest, folder, count, seed)
+        build_s, build_peak_mb, num_graph_rows, num_bytes = _in_a_process(_build, folder, count, seed)
+        for path in (folder / INDEX_FOLDER).iterdir():
+            _forget(path)
+        open_s, query_s, found, search_peak_mb = _in_a_process(_search, folder)
+        exact_query_s, exact_peak_mb = _in_a_process(_search_exactly, folder)
+    warm = query_s[WARM_UP_QUERIES:] or query_s
+    return RetrievalSpeed(
+        images=count,
+        dim=views.map.shape[1],
+        graph_images=num_graph_rows,
+        build_s=build_s,
+        build_peak_mb=build_peak_mb,
+        disk_mb=num_bytes / 1e6,
+        open_s=open_s,
+        first_query_ms=1e3 * query_s[0],
+        query_ms=1e3 * statistics.median(warm),
+        query_p95_ms=1e3 * sorted(warm)[int(0.95 * len(warm))],
+        recall_at_10=_recall(found, truth),
+        num_queries=len(warm),
+        search_peak_mb=search_peak_mb,
+        exact_query_ms=1e3 * statistics.median(exact_query_s),
+        exact_peak_mb=exact_peak_mb,
+    )
+
+
+def _recall(found: Int[Tensor, "Q k"], truth: Int[Tensor, "Q k"]) -> float:
+    """Share of the true neighbours that were found."""
+    hit = (truth[:, :, None] == found[:, None]).any(dim=2) & (truth >= 0)
+    return float(hit.sum() / (truth >= 0).sum())
+
+
+# Work of the processes
+
+
+def _in_a_process(work: Callable[..., Result], *arguments: object) -> Result:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context, initializer=start_worker) as pool:
+        return pool.submit(work, *arguments).result()
+
+
+def _nearest(folder: Path, count: int, seed: int) -> Int[Tensor, "Q k"]:
+    """The truth: rows by comparing all descriptors, in float32, block by block."""
+    views = DescribedViews.load(folder / VIEWS_FILE)
+    best, rows = torch.empty(len(views.queries), 0), torch.empty(len(views.queries), 0, dtype=torch.long)
+    first = 0
+    for block in drawn_like(views, count, seed=seed):
+        similarity, row = best_rows(views.queries @ block.T, min(K, len(block)))
+        best, rows = torch.cat([best, similarity], dim=1), torch.cat([rows, first + row], dim=1)
+        best, place = best_rows(best, min(K, best.shape[1]))
+        rows = rows.gather(1, place)
+        first += len(block)
+    return rows
+
+
+def _build(folder: Path, count: int, seed: int) -> tuple[float, float, int, int]:
+    """Seconds, peak memory in MB, rows in the graph, bytes on disk."""
+    views, drawing_s = DescribedViews.load(folder / VIEWS_FILE), 0.0
+
+    def blocks() -> Iterator[Float[Tensor, "F D"]]:
+        nonlocal drawing_s
+        begin = time.perf_counter()
+        for block in drawn_like(views, count, seed=seed):
+            drawing_s += time.perf_counter() - begin
+            yield block
+            begin = time.perf_counter()
+
+    begin = time.perf_counter()
+    index = StoredIndex.create(folder / INDEX_FOLDER, blocks())
+    build_s = time.perf_counter() - begin - drawing_s
+    return build_s, _peak_mb(), index.num_graph_rows, index.num_bytes
+
+
+def _search(folder: Path) -> tuple[float, list[float], Int[Tensor, "Q k"], float]:
+    """Seconds to open the index and for each query, the rows that were found, and peak memory in MB."""
+    queries = DescribedViews.load(folder / VIEWS_FILE).queries
+    begin = time.perf_counter()
+    index = StoredIndex(folder / INDEX_FOLDER)
+    open_s = time.perf_counter() - begin
+    seconds, rows = _timed_queries(lambda query: index.search(query, K).row, queries)
+    return open_s, seconds, rows, _peak_mb()
+
+
+def _search_exactly(folder: Path) -> tuple[list[float], float]:
+    """Seconds for each query in memory, and peak memory in MB."""
+    queries, index = DescribedViews.load(folder / VIEWS_FILE).queries, StoredIndex(folder / INDEX_FOLDER)
+    exact = ExactIndex(index.descriptors(index.rows()))
+    del index
+    seconds, _ = _timed_queries(lambda query: exact.search(query, K).row, queries[:EXACT_QUERIES])
+    return seconds, _peak_mb()
+
+
+def _timed_queries(
+    search: Callable[[Float[Tensor, "1 D"]], Int[Tensor, "1 k"]], queries: Float[Tensor, "Q D"]
+) -> tuple[list[float], Int[Tensor, "Q k"]]:
+    seconds, rows = [], []
+    for query in queries.split(1):
+        begin = time.perf_counter()
+        rows.append(search(query))
+        seconds.append(time.perf_counter() - begin)
+    return seconds, torch.cat(rows)
+
+
+def _peak_mb() -> float:
+    """The most memory that this process ever had, files that are mapped into it included."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+
+
+def _forget(path: Path) -> None:
+    """Makes the system drop what it holds of a file in memory, where it can be asked to."""
+    if hasattr(os, "posix_fadvise"):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
+
+# What is shown
+
+
+def retrieval_table(rows: Sequence[Mapping[str, object]]) -> str:
+    """The rows as a Markdown table."""
+    columns = {
+        "images": "{images:,}",
+        "query [ms]": "{query_ms:.2f}",
+        "95% below [ms]": "{query_p95_ms:.2f}",
+        "recall@10": "{recall_at_10:.3f}",
+        "exact [ms]": "{exact_query_ms:.2f}",
+        "open [s]": "{open_s:.3f}",
+        "build [s]": "{build_s:.1f}",
+        "memory to build [MB]": "{build_peak_mb:,.0f}",
+        "to search": "{search_peak_mb:,.0f}",
+        "exact": "{exact_peak_mb:,.0f}",
+        "disk [MB]": "{disk_mb:,.0f}",
+    }
+    lines = [f"| {' | '.join(columns)} |", f"| {' | '.join('---' for _ in columns)} |"]
+    lines += [f"| {' | '.join(text.format(**row) for text in columns.values())} |" for row in rows]
+    return "\n".join(lines)
+
+
+def draw_growth(rows: Sequence[Mapping[str, object]], path: Path) -> None:
+    """Time of a query and memory against the number of images, as a picture."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    time_axes, memory_axes = figure.subplots(1, 2)
+    images = [row["images"] for row in rows]
+    for axes, label, lines in (
+        (time_axes, "one query [ms]", {"stored index": "query_ms", "exact, in memory": "exact_query_ms"}),
+        (
+            memory_axes,
+            "memory of the process [MB]",
+            {"to search": "search_peak_mb", "to build": "build_peak_mb", "exact, in memory": "exact_peak_mb"},
+        ),
+    ):
+        for (name, column), style in zip(lines.items(), ("o-", "s--", "^:"), strict=False):
+            axes.plot(images, [row[column] for row in rows], style, label=name)
+        axes.set(xscale="log", yscale="log", xlabel="images", ylabel=label)
+        axes.grid(visible=True, alpha=0.3)
+        axes.legend(frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
