@@ -1,0 +1,135 @@
+"""From posed photos to shards: threads decode a few photos ahead while the network encodes."""
+
+import io
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from PIL import Image
+
+from relograph.environment import num_cores
+from relograph.localization.map_features import PHOTOS_AT_ONCE, StoredFeatures
+from relograph.localization.photos import PosedPhoto, WorkingSize
+from relograph.maps.records import MapFrame, MapSettings, line_of_camera
+from relograph.maps.shards import Shard
+from relograph.models.match_gnn import MatchGNN
+from relograph.scenes.frame import Frame
+from relograph.scenes.images import decode_image
+
+JPEG_QUALITY = 80
+"""Of the small picture that is kept: some 10 KB for 320 x 240."""
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+@dataclass(frozen=True)
+class DecodedPhoto:
+    """A photo of which the network can be shown what it sees."""
+
+    photo: PosedPhoto
+    sha256: str
+    size: WorkingSize
+    pixels: UInt8[np.ndarray, "H W 3"]
+    """What the network sees."""
+    jpeg: bytes
+    """The same, for people and for other networks."""
+
+
+def photo_bytes(photo: PosedPhoto) -> bytes:
+    """The file of a photo, or its pixels where there is no file: what tells that two photos are the same."""
+    return photo.image.read_bytes() if isinstance(photo, Frame) else photo.read_image().tobytes()
+
+
+def decode(photo: PosedPhoto, data: bytes, sha256: str) -> DecodedPhoto:
+    """The photo from the bytes that `photo_bytes` gave."""
+    pixels = decode_image(data, photo.image.label) if isinstance(photo, Frame) else photo.read_image()
+    size = WorkingSize.of(pixels.shape[1], pixels.shape[0])
+    if photo.camera is not None:
+        size.camera(photo.camera)  # raises now rather than when it is first matched
+    seen = size.pixels(pixels)
+    jpeg = io.BytesIO()
+    Image.fromarray(seen).save(jpeg, "JPEG", quality=JPEG_QUALITY)
+    return DecodedPhoto(photo, sha256, size, seen, jpeg.getvalue())
+
+
+def in_chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+def read_ahead(items: Iterable[T], read: Callable[[T], U], num_ahead: int) -> Iterator[U]:
+    """`read` of each item in their order, by threads that are at most `num_ahead` items ahead of whoever asks."""
+    waiting: deque[Future[U]] = deque()
+    with ThreadPoolExecutor(max(2, num_cores())) as pool:
+        try:
+            for item in items:
+                waiting.append(pool.submit(read, item))
+                if len(waiting) > num_ahead:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+@torch.no_grad()
+def encode(
+    photos: Sequence[DecodedPhoto], model: MatchGNN, settings: MapSettings
+) -> list[tuple[Shard, list[DecodedPhoto]]]:
+    """Shards of the photos, one for each size, with the photos in the order of their rows."""
+    by_size: dict[tuple[int, int], list[DecodedPhoto]] = {}
+    for photo in photos:
+        by_size.setdefault(photo.size.size_hw, []).append(photo)
+    return [(_shard(size_hw, some, model, settings), some) for size_hw, some in by_size.items()]
+
+
+def _shard(size_hw: tuple[int, int], photos: list[DecodedPhoto], model: MatchGNN, settings: MapSettings) -> Shard:
+    device = next(model.parameters()).device
+    stored, descriptors = [], []
+    for some in in_chunks(photos, PHOTOS_AT_ONCE):
+        images = torch.stack([torch.from_numpy(photo.pixels) for photo in some])
+        features = model.encode(images.to(device))
+        stored.append(_on_cpu(StoredFeatures.of(features, settings.precision)))
+        descriptors.append(model.descriptor(features.context).float().cpu())
+    jpegs = [photo.jpeg for photo in photos]
+    return Shard.of(size_hw, StoredFeatures.cat(stored), settings.levels, torch.cat(descriptors), jpegs)
+
+
+def _on_cpu(stored: StoredFeatures) -> StoredFeatures:
+    context, coarse, fine = (part.cpu() for part in stored.parts)
+    if stored.steps is None:
+        return StoredFeatures((context, coarse, fine), None)
+    of_context, of_coarse, of_fine = (step.cpu() for step in stored.steps)
+    return StoredFeatures((context, coarse, fine), (of_context, of_coarse, of_fine))
+
+
+def frame_of(decoded: DecodedPhoto, shard: Shard, shard_sha256: str, row: int) -> MapFrame:
+    """The photo as a frame of the map."""
+    photo = decoded.photo
+    T_world_cam = photo.T_world_cam.detach().to("cpu", torch.float64)
+    qw, qx, qy, qz = T_world_cam.quat_wxyz().tolist()
+    x, y, z = T_world_cam.t.tolist()
+    return MapFrame(
+        name=photo.name,
+        quat_wxyz=(qw, qx, qy, qz),
+        cam_center_world=(x, y, z),
+        photo_width=decoded.size.photo_width,
+        photo_height=decoded.size.photo_height,
+        camera_line=line_of_camera(photo.camera),
+        sequence=photo.sequence if isinstance(photo, Frame) else None,
+        timestamp_s=photo.timestamp_s if isinstance(photo, Frame) else None,
+        photo_sha256=decoded.sha256,
+        shard=shard_sha256,
+        shard_row=row,
+        size_hw=shard.size_hw,
+        data_sha256=shard.row_sha256(row),
+    )

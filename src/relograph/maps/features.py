@@ -1,0 +1,71 @@
+"""The features of a map as the Localizer uses them, left in the map's shards until they are asked for."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from relograph.localization.map_features import MapFeatures, StoredFeatures
+from relograph.maps.records import MapFrame, MapSettings, frame_poses
+from relograph.maps.shards import Shard
+from relograph.models.match_gnn import ImageFeatures
+
+
+@dataclass(frozen=True)
+class ShardedFeatures(MapFeatures):
+    """Features of a map at one moment. Its descriptors are in memory, the rest is read from mapped files."""
+
+    shards: tuple[Shard, ...]
+    shard_of: tuple[int, ...]
+    """Of each photo; its row there is its `place`."""
+
+    @staticmethod
+    def read(
+        frames: Sequence[MapFrame], settings: MapSettings, shard_by_sha256: Mapping[str, Shard]
+    ) -> "ShardedFeatures":
+        """Features of those frames; their order is that of the rows."""
+        number = {sha256: i for i, sha256 in enumerate(shard_by_sha256)}
+        shards = tuple(shard_by_sha256.values())
+        shard_of = tuple(number[frame.shard] for frame in frames)
+        place = torch.tensor([frame.shard_row for frame in frames], dtype=torch.long)
+        return ShardedFeatures(
+            names=tuple(frame.name for frame in frames),
+            T_world_cam=frame_poses(frames),
+            cameras=tuple(frame.camera for frame in frames),
+            sizes=tuple(frame.working_size for frame in frames),
+            descriptors=_descriptors(shards, torch.tensor(shard_of, dtype=torch.long), place),
+            stored_by_size={},
+            place=place,
+            network_sha256=settings.network_sha256,
+            precision=settings.precision,
+            shards=shards,
+            shard_of=shard_of,
+        )
+
+    def take(
+        self, rows: Sequence[int], device: torch.device
+    ) -> Iterator[tuple[tuple[int, int], list[int], ImageFeatures]]:
+        for size_hw in dict.fromkeys(self.sizes[row].size_hw for row in rows):
+            which = [i for i, row in enumerate(rows) if self.sizes[row].size_hw == size_hw]
+            stored = StoredFeatures.cat(
+                [self.shards[self.shard_of[rows[i]]].stored([int(self.place[rows[i]])]) for i in which]
+            )
+            yield size_hw, which, stored.take(torch.arange(len(which)), device)
+
+    @property
+    def bytes_per_photo(self) -> float:
+        tensors = [tensor for shard in self.shards for tensor in shard.tensors.values()]
+        num_rows = sum(len(shard) for shard in self.shards)
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors) / max(num_rows, 1)
+
+
+def _descriptors(shards: tuple[Shard, ...], shard_of: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+    """Of all photos in their order, [F, D]."""
+    if not shards:
+        return torch.zeros(0, 0)
+    descriptors = torch.empty(len(place), shards[0].descriptors.shape[1])
+    order = shard_of.argsort(stable=True)
+    counts = torch.bincount(shard_of, minlength=len(shards)).tolist()
+    for shard, rows in zip(shards, order.split(counts), strict=True):
+        descriptors[rows] = shard.descriptors[place[rows]]
+    return descriptors

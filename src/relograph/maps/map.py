@@ -1,0 +1,267 @@
+"""`Map`: posed photos of a place, ready to localize others in it."""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import length_hint
+from pathlib import Path
+
+import relograph
+from relograph.errors import CheckpointError, DatasetError, GeometryError
+from relograph.localization.map_features import Precision
+from relograph.localization.photos import PosedPhoto
+from relograph.maps.building import DecodedPhoto, decode, encode, frame_of, in_chunks, photo_bytes, read_ahead
+from relograph.maps.features import ShardedFeatures
+from relograph.maps.records import (
+    LEVELS,
+    ChangeRecord,
+    Level,
+    MapFrame,
+    MapSettings,
+    Snapshot,
+    VerifyReport,
+    line_of_camera,
+)
+from relograph.maps.shards import PHOTOS_PER_SHARD, MissingShardError, Shard
+from relograph.maps.sqlite_store import SqliteStore
+from relograph.maps.store import MapStore
+from relograph.models.folding import fold_match_gnn
+from relograph.models.match_gnn import MatchGNN
+from relograph.models.shipped import LoadedMatchGNN, load_match_gnn
+from relograph.progress import SILENT, Progress
+from relograph.scenes.names import safe_name
+from relograph.scenes.scene import Scene
+
+
+@dataclass(frozen=True)
+class Added:
+    """What came of adding photos."""
+
+    num_added: int
+    num_there: int
+    """Photos that the map had already, with the same pose."""
+    left_out: tuple[str, ...]
+    """Why bad photos were left out, a sentence each."""
+
+
+class Map:
+    """A map on disk. It is read when something of it is first asked for, and again after a change made through it.
+
+    Others may change the map meanwhile: what was read stays as it was until `refresh`.
+    """
+
+    def __init__(self, store: MapStore, network: LoadedMatchGNN | None = None) -> None:
+        self.store = store
+        self._network = network
+        self._snapshot: Snapshot | None = None
+        self._features: ShardedFeatures | None = None
+
+    @staticmethod
+    def create(
+        where: Path | str,
+        scene: Scene | Iterable[PosedPhoto] = (),
+        *,
+        network: LoadedMatchGNN | None = None,
+        precision: Precision = "float16",
+        levels: Sequence[Level] = LEVELS,
+        skip_bad_frames: bool = False,
+        progress: Progress = SILENT,
+    ) -> "Map":
+        """A new map of posed photos, by the network that is part of the package or another one.
+
+        After a kill it holds the photos up to there, and `add` of the same scene goes on.
+        """
+        network = network or load_match_gnn()
+        settings = MapSettings(network_sha256=network.sha256, precision=precision, levels=tuple(levels))
+        made = Map(SqliteStore.create(Path(where), settings, _about(scene)), network)
+        made.add(scene, skip_bad_frames=skip_bad_frames, progress=progress)
+        return made
+
+    @staticmethod
+    def open(where: Path | str, *, network: LoadedMatchGNN | None = None) -> "Map":
+        """The map that is there. A network is needed to add photos only."""
+        opened = Map(SqliteStore(Path(where)), network)
+        if network is not None:
+            _require(opened.store.settings(), network)
+        return opened
+
+    # Reading
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What the database said when it was read."""
+        if self._snapshot is None:
+            self._snapshot = self.store.snapshot()
+        return self._snapshot
+
+    @property
+    def frames(self) -> tuple[MapFrame, ...]:
+        """The photos in the order in which they came."""
+        return self.snapshot.frames
+
+    @property
+    def settings(self) -> MapSettings:
+        return self.snapshot.settings if self._snapshot is not None else self.store.settings()
+
+    def __len__(self) -> int:
+        return len(self.snapshot.frames) if self._snapshot is not None else self.store.num_frames()
+
+    def __iter__(self) -> Iterator[MapFrame]:
+        return iter(self.frames)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and bool(self.store.find([name]))
+
+    def __getitem__(self, name: str) -> MapFrame:
+        found = self.store.find([name])
+        if not found:
+            raise DatasetError(
+                f"{self.store.where}: expected a photo named {name!r}, found none of that name. See map.frames."
+            )
+        return found[name]
+
+    @property
+    def features(self) -> ShardedFeatures:
+        """What the Localizer needs: row i is the i-th of `frames`."""
+        while self._features is None:
+            snapshot = self.snapshot
+            try:
+                self._features = ShardedFeatures.read(snapshot.frames, snapshot.settings, self.shards(snapshot.frames))
+            except MissingShardError:
+                self.refresh()  # removed since the database was read: the newer map is what there is
+                if self.snapshot.revision == snapshot.revision:
+                    raise
+        return self._features
+
+    def shards(self, frames: Iterable[MapFrame]) -> dict[str, Shard]:
+        """The shards of those frames by their SHA-256."""
+        size_by_shard = {frame.shard: frame.size_hw for frame in frames}
+        return {sha256: self.store.shard(sha256, size_hw) for sha256, size_hw in size_by_shard.items()}
+
+    def jpeg(self, frame: MapFrame) -> bytes:
+        """The photo as the network saw it."""
+        return self.store.shard(frame.shard, frame.size_hw).jpeg(frame.shard_row)
+
+    def changes(self) -> list[ChangeRecord]:
+        """What was done to the map, oldest first."""
+        return self.store.changes()
+
+    def refresh(self) -> None:
+        """Sees what others have changed."""
+        self._snapshot = self._features = None
+
+    def verify(self, progress: Progress = SILENT) -> VerifyReport:
+        """Reads every byte of the map and tells what is not as it was written."""
+        return self.store.verify(progress)
+
+    # Changing
+
+    def add(
+        self,
+        photos: Scene | Iterable[PosedPhoto],
+        *,
+        network: LoadedMatchGNN | None = None,
+        skip_bad_frames: bool = False,
+        progress: Progress = SILENT,
+    ) -> Added:
+        """Takes photos in, a shard at a time; each shard is a change that is kept whatever happens after it.
+
+        A photo that is there already, with the same pose and camera, is passed over, so an `add` that was stopped can
+        be repeated. One with the same name that is another photo is an error.
+        """
+        settings, about = self.store.settings(), _about(photos)
+        network = network or self._network or load_match_gnn()
+        _require(settings, network)
+        self._network, model = network, fold_match_gnn(network.model)
+        num_added, num_there, left_out = 0, 0, []
+        try:
+            with progress.task("adding photos to the map", total=length_hint(photos)) as advance:
+                decoded = read_ahead(self._with_known(photos), _read, PHOTOS_PER_SHARD)
+                for chunk in in_chunks(decoded, PHOTOS_PER_SHARD):
+                    good = [outcome for outcome in chunk if isinstance(outcome, DecodedPhoto)]
+                    num_there += sum(outcome is None for outcome in chunk)
+                    for outcome in chunk:
+                        if isinstance(outcome, Exception):
+                            if not skip_bad_frames:
+                                raise outcome
+                            left_out.append(str(outcome))
+                    if good:
+                        self._commit(good, model, settings, about)
+                        num_added += len(good)
+                    advance(len(chunk))
+        finally:
+            self.refresh()
+        return Added(num_added, num_there, tuple(left_out))
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Takes photos out, in one change."""
+        with self.store.change("remove", _about(())) as change:
+            change.remove(list(dict.fromkeys(names)))
+        self.refresh()
+
+    def _with_known(self, photos: Iterable[PosedPhoto]) -> Iterator[tuple[PosedPhoto, MapFrame | None]]:
+        """Photos with the frames of the same name that the map has already."""
+        for chunk in in_chunks(photos, PHOTOS_PER_SHARD):
+            known = self.store.find([photo.name for photo in chunk])
+            yield from ((photo, known.get(photo.name)) for photo in chunk)
+
+    def _commit(
+        self, photos: Sequence[DecodedPhoto], model: MatchGNN, settings: MapSettings, about: dict[str, object]
+    ) -> None:
+        shards = encode(photos, model, settings)  # before the change, so that other writers need not wait for it
+        with self.store.change("add", about) as change:
+            frames: dict[int, MapFrame] = {}
+            for shard, its_photos in shards:
+                sha256 = change.put_shard(shard)
+                frames |= {id(photo): frame_of(photo, shard, sha256, row) for row, photo in enumerate(its_photos)}
+            change.insert([frames[id(photo)] for photo in photos])
+
+
+def _read(photo_and_known: tuple[PosedPhoto, MapFrame | None]) -> DecodedPhoto | DatasetError | GeometryError | None:
+    """The photo decoded, what is wrong with it, or None where the map has it already."""
+    photo, known = photo_and_known
+    try:
+        safe_name(photo.name, where="the photo's name")
+        data = photo_bytes(photo)
+        sha256 = hashlib.sha256(data).hexdigest()
+        if known is None:
+            return decode(photo, data, sha256)
+        _check_same(photo, sha256, known)
+        return None
+    except (DatasetError, GeometryError) as error:
+        return error
+
+
+def _check_same(photo: PosedPhoto, sha256: str, known: MapFrame) -> None:
+    is_near = bool(
+        (photo.T_world_cam.R - known.T_world_cam.R).abs().max() < 1e-9
+        and (photo.T_world_cam.t - known.T_world_cam.t).abs().max() < 1e-9
+    )
+    if sha256 != known.photo_sha256:
+        what = "another photo"
+    elif not is_near:
+        what = "another pose"
+    elif line_of_camera(photo.camera) != known.camera_line:
+        what = "another camera"
+    else:
+        return
+    raise DatasetError(
+        f"{photo.name}: expected a new name or the photo that the map has, found {what} in the map under this name. "
+        "Remove it first, or rename it."
+    )
+
+
+def _require(settings: MapSettings, network: LoadedMatchGNN) -> None:
+    if settings.network_sha256 != network.sha256:
+        raise CheckpointError(
+            f"expected the weights that the map was made with ({settings.network_sha256[:12]}), found others "
+            f"({network.sha256[:12]}). Give those weights, or make the map again."
+        )
+
+
+def _about(photos: object) -> dict[str, object]:
+    """Where a change came from."""
+    about: dict[str, object] = {"relograph": relograph.__version__}
+    if isinstance(photos, Scene):
+        about |= {"scene": photos.name, "format": photos.format}
+    return about

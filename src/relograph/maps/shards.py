@@ -1,0 +1,156 @@
+"""Shards: the bulky data of some photos of one size, in safetensors, never changed once written."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, UInt8
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load as tensors_from_bytes
+from safetensors.torch import save as bytes_from_tensors
+from torch import Tensor
+
+from relograph.errors import DatasetError
+from relograph.localization.map_features import StoredFeatures
+from relograph.maps.records import LEVELS, Level
+
+FORMAT = "relograph shard 1"
+PHOTOS_PER_SHARD = 64
+"""Enough that a map of 100,000 photos has few files, and few enough to be held in memory while they are encoded."""
+
+DESCRIPTOR, JPEG, JPEG_END, STEP = "descriptor", "jpeg", "jpeg_end", "step"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """M photos of one size: tensors by name, whose rows are the photos, and their JPEGs one after the other."""
+
+    size_hw: tuple[int, int]
+    tensors: Mapping[str, Tensor]
+
+    @staticmethod
+    def of(
+        size_hw: tuple[int, int],
+        stored: StoredFeatures,
+        levels: Sequence[Level],
+        descriptors: Float[Tensor, "M D"],
+        jpegs: Sequence[bytes],
+    ) -> "Shard":
+        """The photos with those levels of their features."""
+        parts = zip(LEVELS, stored.parts, strict=True)
+        tensors: dict[str, Tensor] = {level: part for level, part in parts if level in levels}
+        if stored.steps is not None:
+            steps = zip(LEVELS, stored.steps, strict=True)
+            tensors |= {f"{level}.{STEP}": step for level, step in steps if level in levels}
+        return Shard(size_hw, tensors | {DESCRIPTOR: descriptors} | _joined(jpegs))
+
+    def __len__(self) -> int:
+        return len(self.tensors[DESCRIPTOR])
+
+    @property
+    def descriptors(self) -> Float[Tensor, "M D"]:
+        return self.tensors[DESCRIPTOR]
+
+    def stored(self, rows: Sequence[int]) -> StoredFeatures:
+        """Features of some photos; an error where not all levels are kept."""
+        missing = [level for level in LEVELS if level not in self.tensors]
+        if missing:
+            raise DatasetError(
+                f"expected a map that keeps all features, found one without {', '.join(missing)}. "
+                "Open it with the network that made it, which computes them again."
+            )
+        parts = [self.tensors[level][rows] for level in LEVELS]
+        has_steps = f"{LEVELS[0]}.{STEP}" in self.tensors
+        steps = [self.tensors[f"{level}.{STEP}"][rows] for level in LEVELS] if has_steps else None
+        return StoredFeatures((parts[0], parts[1], parts[2]), None if steps is None else (steps[0], steps[1], steps[2]))
+
+    def jpeg(self, row: int) -> bytes:
+        """The photo as the network saw it."""
+        return self._jpeg(row).numpy().tobytes()
+
+    def take(self, rows: Sequence[int]) -> "Shard":
+        """Some of the photos."""
+        tensors = {name: tensor[list(rows)] for name, tensor in self.tensors.items() if name not in (JPEG, JPEG_END)}
+        return Shard(self.size_hw, tensors | _joined([self.jpeg(row) for row in rows]))
+
+    @staticmethod
+    def cat(shards: Sequence["Shard"]) -> "Shard":
+        """The photos of shards of one size, one after the other."""
+        (size_hw,) = {shard.size_hw for shard in shards}
+        names = [name for name in shards[0].tensors if name not in (JPEG, JPEG_END)]
+        tensors = {name: torch.cat([shard.tensors[name] for shard in shards]) for name in names}
+        return Shard(size_hw, tensors | _joined([shard.jpeg(row) for shard in shards for row in range(len(shard))]))
+
+    def row_sha256(self, row: int) -> str:
+        """Of all that the shard holds of one photo."""
+        sha256 = hashlib.sha256()
+        for name in sorted(self.tensors):
+            if name != JPEG_END:
+                data = self._jpeg(row) if name == JPEG else self.tensors[name][row]
+                sha256.update(name.encode())
+                sha256.update(data.contiguous().numpy().data)
+        return sha256.hexdigest()
+
+    def encode(self) -> bytes:
+        """The file; the same photos give the same bytes."""
+        contiguous = {name: self.tensors[name].contiguous() for name in sorted(self.tensors)}
+        height, width = self.size_hw
+        # One entry: safetensors writes several in any order.
+        return bytes_from_tensors(contiguous, metadata={"format": f"{FORMAT}, {height} x {width}"})
+
+    @staticmethod
+    def from_bytes(data: bytes, size_hw: tuple[int, int], where: str) -> "Shard":
+        try:
+            return Shard(size_hw, tensors_from_bytes(data)).checked()
+        except (SafetensorError, ValueError, KeyError) as error:
+            raise _damaged(where, error) from error
+
+    @staticmethod
+    def from_file(path: Path, size_hw: tuple[int, int]) -> "Shard":
+        """The shard, mapped into memory: only what is used is read, and the file may be removed meanwhile."""
+        try:
+            with safe_open(path, framework="pt") as file:
+                return Shard(size_hw, {name: file.get_tensor(name) for name in file.keys()}).checked()  # noqa: SIM118
+        except FileNotFoundError:
+            raise MissingShardError(
+                f"{path}: expected a shard of the map, found none. Restore it from a copy of the map, or run "
+                "`relograph map verify` to see which photos are lost."
+            ) from None
+        except (OSError, SafetensorError, ValueError, KeyError) as error:
+            raise _damaged(str(path), error) from error
+
+    def checked(self) -> "Shard":
+        """Itself, if its tensors belong together."""
+        num_rows = len(self)
+        if any(len(tensor) != num_rows for name, tensor in self.tensors.items() if name != JPEG):
+            raise ValueError("its tensors have different numbers of rows")
+        if num_rows and int(self.tensors[JPEG_END][-1]) != len(self.tensors[JPEG]):
+            raise ValueError("its JPEGs are not as long as it says")
+        return self
+
+    def _jpeg(self, row: int) -> UInt8[Tensor, "n"]:
+        start = self._jpeg_ends[row - 1] if row else 0
+        return self.tensors[JPEG][start : self._jpeg_ends[row]]
+
+    @cached_property
+    def _jpeg_ends(self) -> list[int]:
+        return [int(end) for end in self.tensors[JPEG_END].tolist()]
+
+
+class MissingShardError(DatasetError):
+    """A shard that the map leads to is not there: it was lost, or the map has changed since it was read."""
+
+
+def _joined(jpegs: Sequence[bytes]) -> dict[str, Tensor]:
+    ends = torch.tensor([len(jpeg) for jpeg in jpegs], dtype=torch.int64).cumsum(0)
+    return {JPEG: torch.frombuffer(bytearray(b"".join(jpegs)), dtype=torch.uint8), JPEG_END: ends}
+
+
+def _damaged(where: str, error: Exception) -> DatasetError:
+    return DatasetError(
+        f"{where}: expected a shard of the map, found a damaged one: {error}. Restore it from a copy of the map, or "
+        "run `relograph map verify` to see which photos are affected."
+    )

@@ -1,0 +1,78 @@
+"""Where a map is kept: the interface that every backend has."""
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol, runtime_checkable
+
+from relograph.maps.records import ChangeRecord, MapFrame, MapSettings, Snapshot, VerifyReport
+from relograph.maps.shards import Shard
+from relograph.progress import SILENT, Progress
+
+
+@runtime_checkable  # the tests check every argument's type while they run
+class Change(Protocol):
+    """A transaction that changes a map: all of it happens, or nothing."""
+
+    def put_shard(self, shard: Shard) -> str:
+        """Keeps a shard and returns its SHA-256; without a frame that leads to it, it goes again."""
+        ...
+
+    def insert(self, frames: Sequence[MapFrame]) -> None:
+        """Takes in frames whose names are new and whose shards are there."""
+        ...
+
+    def update(self, frames: Sequence[MapFrame]) -> None:
+        """Puts frames in the place of those of the same names."""
+        ...
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Removes the frames of those names, which must be there."""
+        ...
+
+    def set_settings(self, settings: MapSettings) -> None: ...
+
+
+@runtime_checkable
+class MapStore(Protocol):
+    """A map's frames, shards and changes. Methods may be called from several threads and processes."""
+
+    @property
+    def where(self) -> str:
+        """What messages call the map."""
+        ...
+
+    def snapshot(self) -> Snapshot:
+        """The settings and all frames in the order in which they came, at one moment."""
+        ...
+
+    def settings(self) -> MapSettings: ...
+
+    def revision(self) -> int:
+        """The number of the last change."""
+        ...
+
+    def num_frames(self) -> int: ...
+
+    def find(self, names: Iterable[str]) -> dict[str, MapFrame]:
+        """Those of the frames of these names that are there, by name."""
+        ...
+
+    def changes(self) -> list[ChangeRecord]:
+        """What was done to the map, oldest first."""
+        ...
+
+    def shard(self, sha256: str, size_hw: tuple[int, int]) -> Shard:
+        """A shard that stays readable, also when a later change removes it; `MissingShardError` where it is gone."""
+        ...
+
+    def num_bytes(self) -> dict[str, int]:
+        """What the map takes, by part."""
+        ...
+
+    def change(self, kind: str, about: dict[str, object]) -> AbstractContextManager[Change]:
+        """A transaction. There is one at a time: a second waits a while, then fails. Readers are not blocked."""
+        ...
+
+    def verify(self, progress: Progress = SILENT) -> VerifyReport:
+        """Reads every byte and tells what is not as it was written."""
+        ...
