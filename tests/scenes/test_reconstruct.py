@@ -136,7 +136,8 @@ def test_a_log_of_something_else_is_no_measure(room, tmp_path):
     photos, _ = room
     log = tmp_path / "log.json"
     rng = np.random.default_rng(1)
-    log.write_text(json.dumps([{"name": f"IMG_{i}.png", "position": list(rng.normal(size=3))} for i in range(NUM_PHOTOS)]))
+    frames = [{"name": f"IMG_{index}.png", "position": list(rng.normal(size=3))} for index in range(NUM_PHOTOS)]
+    log.write_text(json.dumps(frames))
     with pytest.raises(DatasetError, match=r"log\.json: expected positions that agree"):
         reconstruct_scene(photos, tmp_path / "scene", ar_log=log)
     log.write_text("5000.0 0 0 0 0 0 0 1\n5001.0 0 0 0 0 0 0 1\n")
