@@ -12,10 +12,10 @@ PYTHON := $(VENV)/bin/python
 PIP_INSTALL := $(PYTHON) -m pip install --quiet --disable-pip-version-check
 PEERS_VENV := .venv-peers
 
-.PHONY: help demo test wheel peers format clean
+.PHONY: help demo test crash-test wheel peers format clean
 
 help: ## Say what can be made.
-	@awk -F ':[^#]*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':[^#]*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
 
 demo: $(VENV)/.installed ## Make a room, draw its cameras, and localize photos in it with weights that never saw it.
 	@$(VENV)/bin/relograph demo
@@ -27,6 +27,9 @@ test: $(VENV)/.installed-dev ## Run every check that CI runs: format, lint, type
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m mypy
 	$(PYTHON) -m pytest -n 2
+
+crash-test: $(VENV)/.installed-dev ## Kill a process that changes a map 200 times, and check the map each time.
+	@$(PYTHON) tests/maps/crashing.py --kills 200
 
 wheel: $(VENV)/.installed-dev ## Build the wheel and the source archive into dist/, and say how large they are.
 	@rm -rf dist

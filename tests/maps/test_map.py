@@ -9,8 +9,8 @@ from made_maps import contents, made_map, no_network, photos
 from numpy.testing import assert_allclose, assert_array_equal
 
 from painted_box import write_scene
-from relograph.errors import CheckpointError, DatasetError
-from relograph.geometry import Camera
+from relograph.errors import CheckpointError, DatasetError, GeometryError
+from relograph.geometry import Camera, Pose
 from relograph.localization import Localizer, MapFeatures
 from relograph.localization.focal import UnknownFocal
 from relograph.localization.photos import PhotoInMemory
@@ -95,6 +95,17 @@ def test_poses_and_cameras_come_back_as_they_were(tmp_path: Path):
         assert_array_equal(frame.T_world_cam.t, photo.T_world_cam.t)
         assert_allclose(frame.T_world_cam.R, photo.T_world_cam.R, atol=1e-15)
         assert (frame.photo_width, frame.photo_height) == (32, 24)
+
+
+@pytest.mark.usefixtures("generated")
+def test_a_negative_zero_is_no_damage_and_nan_is_no_pose(tmp_path: Path):
+    pixels = photos(1)[0].pixels
+    at_zero = Pose(torch.eye(3, dtype=torch.float64), torch.tensor([-0.0, 0.0, -0.0], dtype=torch.float64))
+    made = Map.create(tmp_path / "m", [PhotoInMemory("zero.png", pixels, at_zero)], network=no_network())
+    assert made.verify().is_whole
+    nowhere = Pose(torch.eye(3, dtype=torch.float64), torch.full((3,), torch.nan, dtype=torch.float64))
+    with pytest.raises(GeometryError, match=r"nan\.png: expected a pose of finite numbers"):
+        made.add([PhotoInMemory("nan.png", pixels, nowhere)])
 
 
 @pytest.mark.usefixtures("generated")

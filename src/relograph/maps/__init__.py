@@ -2,6 +2,7 @@
 
 from relograph.maps.map import Added, Map
 from relograph.maps.records import ChangeRecord, Damage, MapFrame, MapSettings, VerifyReport
+from relograph.maps.similarity import Similarity
 from relograph.maps.sqlite_store import SqliteStore
 from relograph.maps.store import Change, MapStore
 
@@ -14,6 +15,7 @@ __all__ = [
     "MapFrame",
     "MapSettings",
     "MapStore",
+    "Similarity",
     "SqliteStore",
     "VerifyReport",
 ]

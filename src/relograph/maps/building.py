@@ -14,6 +14,7 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from relograph.environment import num_cores
+from relograph.errors import GeometryError
 from relograph.localization.map_features import PHOTOS_AT_ONCE, StoredFeatures
 from relograph.localization.photos import PosedPhoto, WorkingSize
 from relograph.maps.records import MapFrame, MapSettings, line_of_camera
@@ -50,6 +51,8 @@ def photo_bytes(photo: PosedPhoto) -> bytes:
 def decode(photo: PosedPhoto, data: bytes, sha256: str) -> DecodedPhoto:
     """The photo from the bytes that `photo_bytes` gave."""
     pixels = decode_image(data, photo.image.label) if isinstance(photo, Frame) else photo.read_image()
+    if not (photo.T_world_cam.R.isfinite().all() and photo.T_world_cam.t.isfinite().all()):
+        raise GeometryError(f"{photo.name}: expected a pose of finite numbers, found others. Leave the photo out.")
     size = WorkingSize.of(pixels.shape[1], pixels.shape[0])
     if photo.camera is not None:
         size.camera(photo.camera)  # raises now rather than when it is first matched

@@ -2,29 +2,36 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import length_hint
 from pathlib import Path
+
+import numpy as np
 
 import relograph
 from relograph.errors import CheckpointError, DatasetError, GeometryError
 from relograph.localization.map_features import Precision
 from relograph.localization.photos import PosedPhoto
 from relograph.maps.building import DecodedPhoto, decode, encode, frame_of, in_chunks, photo_bytes, read_ahead
+from relograph.maps.copying import moved, packed, require_same_features
 from relograph.maps.features import ShardedFeatures
 from relograph.maps.records import (
     LEVELS,
     ChangeRecord,
+    Georeference,
     Level,
     MapFrame,
     MapSettings,
     Snapshot,
     VerifyReport,
+    frame_poses,
     line_of_camera,
 )
 from relograph.maps.shards import PHOTOS_PER_SHARD, MissingShardError, Shard
+from relograph.maps.similarity import Similarity
 from relograph.maps.sqlite_store import SqliteStore
 from relograph.maps.store import MapStore
+from relograph.maps.thinning import Nearest, choose_spread_out, nearest_of
 from relograph.models.folding import fold_match_gnn
 from relograph.models.match_gnn import MatchGNN
 from relograph.models.shipped import LoadedMatchGNN, load_match_gnn
@@ -198,6 +205,106 @@ class Map:
         with self.store.change("remove", _about(())) as change:
             change.remove(list(dict.fromkeys(names)))
         self.refresh()
+
+    def merge(
+        self,
+        other: "Map",
+        T_this_other: Similarity | None = None,
+        *,
+        prefix: str = "",
+        progress: Progress = SILENT,
+    ) -> None:
+        """Takes in all photos of another map, in one change; `T_this_other` takes that map's world to this one's.
+
+        `prefix` is put before their names.
+        """
+        require_same_features(self.store.settings(), other.settings)
+        frames = list(other.frames)
+        names = [safe_name(prefix + frame.name, where="the merged photo's name") for frame in frames]
+        if known := self.store.find(names):
+            raise DatasetError(
+                f"{self.store.where}: expected photos with new names, found {len(known):,} of the same name in both "
+                f"maps, such as {next(iter(known))!r}. Give those of the other map a prefix."
+            )
+        about = _about(()) | {"from": other.store.where}
+        if T_this_other is not None:
+            frames = moved(frames, T_this_other)
+            about["T_this_other"] = T_this_other.to_dict()
+        self._take(other.store, frames, names, "merge", about, progress)
+
+    def split(self, where: Path | str, names: Sequence[str], *, progress: Progress = SILENT) -> "Map":
+        """A new map of some of the photos; this one keeps them."""
+        wanted = set(names)
+        frames = [frame for frame in self.frames if frame.name in wanted]
+        if missing := wanted - {frame.name for frame in frames}:
+            raise DatasetError(
+                f"{self.store.where}: expected photos of the map, found none named {min(missing)!r}. See map.frames."
+            )
+        about = _about(()) | {"from": self.store.where}
+        made = Map(SqliteStore.create(Path(where), self.settings, about), self._network)
+        made._take(self.store, frames, [frame.name for frame in frames], "split", about, progress)
+        return made
+
+    def compact(self, num_frames: int | None = None, *, progress: Progress = SILENT) -> Nearest:
+        """Keeps `num_frames` photos that stand apart, and no room for any that are gone, in one change.
+
+        Says how far each photo that went is from the nearest that is left. Without a number all photos stay.
+        """
+        frames, T_world_cam = self.frames, frame_poses(self.frames)
+        everyone = np.arange(len(frames))
+        kept = everyone if num_frames is None else choose_spread_out(T_world_cam, num_frames)
+        dropped = np.setdiff1d(everyone, kept)
+        with (
+            self.store.change("compact", _about(()) | {"num_frames": len(kept)}) as change,
+            progress.task("packing the map", total=len(kept)) as advance,
+        ):
+            self._require_unchanged()
+            change.remove([frames[row].name for row in dropped])
+            stay = [frames[row] for row in kept]
+            packed_frames = packed(self.store, stay, change, advance)
+            change.update([new for new, old in zip(packed_frames, stay, strict=True) if new != old])
+        self.refresh()
+        return nearest_of(T_world_cam, dropped, kept)
+
+    def move(self, T_new_world: Similarity) -> None:
+        """Puts all photos into another world frame, in one change."""
+        with self.store.change("move", _about(()) | {"T_new_world": T_new_world.to_dict()}) as change:
+            self._require_unchanged()
+            change.update(moved(self.frames, T_new_world))
+        self.refresh()
+
+    def set_georeference(self, georeference: Georeference) -> None:
+        """Says where on Earth the map lies."""
+        with self.store.change("georeference", _about(())) as change:
+            change.set_settings(replace(self.store.settings(), georeference=georeference))
+        self.refresh()
+
+    def _take(
+        self,
+        source: MapStore,
+        frames: Sequence[MapFrame],
+        names: Sequence[str],
+        kind: str,
+        about: dict[str, object],
+        progress: Progress,
+    ) -> None:
+        """Copies frames of another map under those names."""
+        with (
+            self.store.change(kind, about) as change,
+            progress.task("copying photos", total=len(frames)) as advance,
+        ):
+            copied = packed(source, frames, change, advance)
+            change.insert([replace(frame, name=name) for frame, name in zip(copied, names, strict=True)])
+        self.refresh()
+
+    def _require_unchanged(self) -> None:
+        """Raises where another writer was faster: what is about to be done was thought out for an older map."""
+        if self.store.revision() != self.snapshot.revision:
+            self.refresh()
+            raise DatasetError(
+                f"{self.store.where}: expected the map as it was read, found that another process has changed it. "
+                "Try again."
+            )
 
     def _with_known(self, photos: Iterable[PosedPhoto]) -> Iterator[tuple[PosedPhoto, MapFrame | None]]:
         """Photos with the frames of the same name that the map has already."""

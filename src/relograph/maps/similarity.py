@@ -9,6 +9,7 @@ from torch import Tensor
 
 from relograph.errors import GeometryError
 from relograph.geometry import Pose, check_rotation, nearest_rotation
+from relograph.geometry.alignment import Alignment
 from relograph.geometry.arrays import Nested, as_float_tensor
 
 MAX_SCALE = 1e6
@@ -37,6 +38,11 @@ class Similarity:
         return Similarity(Pose.identity())
 
     @staticmethod
+    def of(alignment: Alignment) -> "Similarity":
+        """The motion that an alignment of points found."""
+        return Similarity(alignment.T, alignment.scale)
+
+    @staticmethod
     def from_matrix(M: Tensor | Nested, where: str) -> "Similarity":
         """From a 4x4 or 3x4 matrix [scale R | t]; `where` says who gave it, for the message."""
         matrix = as_float_tensor(M).double()
@@ -44,7 +50,7 @@ class Similarity:
             raise GeometryError(
                 f"{where}: expected a 4x4 matrix of finite numbers, found the shape {list(matrix.shape)}. Correct it."
             )
-        scale = float(np.cbrt(torch.linalg.det(matrix[:3, :3])))
+        scale = float(np.cbrt(float(torch.linalg.det(matrix[:3, :3]))))
         if not 1 / MAX_SCALE < scale < MAX_SCALE:
             raise GeometryError(
                 f"{where}: expected a rotation times a positive scale, found one of scale {scale:g}. Correct it."

@@ -477,13 +477,12 @@ def _frame(row: _Row) -> MapFrame:
 def _frame_sha256(frame: MapFrame) -> bytes:
     return digest(
         frame.name,
-        frame.quat_wxyz,
-        frame.cam_center_world,
+        *(value + 0.0 for value in (*frame.quat_wxyz, *frame.cam_center_world)),  # SQLite has no -0.0
         frame.photo_width,
         frame.photo_height,
         frame.camera_line,
         frame.sequence,
-        frame.timestamp_s,
+        None if frame.timestamp_s is None else frame.timestamp_s + 0.0,
         frame.photo_sha256,
         frame.shard,
         frame.shard_row,

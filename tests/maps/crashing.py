@@ -1,0 +1,154 @@
+"""Kills a process that changes a map, again and again, and looks what is left: `make crash-test`.
+
+The writer tells in a log what it is about to do, with all photos before and after, and when it is done. After a kill
+the map must be whole and hold what the last finished change left, or what the one that was cut off would have left;
+of photos that are added a shard at a time, any whole number of shards.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import tempfile
+import time
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from made_maps import no_network, photos, use_generated_features
+
+from relograph.errors import DatasetError
+from relograph.geometry import Pose
+from relograph.maps import Map, Similarity
+
+State = dict[str, float]
+"""Where photos stand along x, by name."""
+
+PHOTOS_PER_SHARD = 4
+LONGEST_WAIT_S = 0.25
+ASIDE_M = 100.0
+T_ASIDE = Similarity(Pose.from_axis_angle([0.0, 0.0, 0.0], [ASIDE_M, 0.0, 0.0]))
+
+
+def state_of(some: Map) -> State:
+    return {frame.name: round(frame.cam_center_world[0], 6) for frame in some.frames}
+
+
+def main(num_kills: int, seed: int) -> str:
+    use_generated_features(pytest.MonkeyPatch(), photos_per_shard=PHOTOS_PER_SHARD)
+    rng = random.Random(seed)
+    cut_off: Counter[str] = Counter()
+    num_garbage = 0
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        other = Map.create(root / "other", photos(6, first=900, prefix="other/"), network=no_network())
+        place, number = root / "map-0", 0
+        for kill in range(num_kills):
+            if kill % 10 == 9:  # a new map now and then, as making one is cut off too
+                number += 1
+                place = root / f"map-{number}"
+            log = root / f"log-{kill}"
+            writer = os.fork()
+            if writer == 0:
+                try:
+                    change_forever(place, other, log, random.Random(rng.random()))
+                except BaseException as error:
+                    log.open("a").write(json.dumps({"failed": repr(error)}) + "\n")
+                    os._exit(1)
+            while not log.exists():
+                time.sleep(0.001)
+            time.sleep(rng.uniform(0.0, LONGEST_WAIT_S))
+            os.kill(writer, signal.SIGKILL)
+            os.waitpid(writer, 0)
+            told = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
+            assert not any("failed" in line for line in told), told[-1]
+            num_garbage += check(place, told, cut_off)
+    kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(cut_off.items()))
+    return f"{num_kills} kills: {kinds}; {num_garbage} left garbage. Every map was whole, no committed photo was lost."
+
+
+def change_forever(place: Path, other: Map, log: Path, rng: random.Random) -> None:
+    def tell(**told: object) -> None:
+        with log.open("a") as file:
+            file.write(json.dumps(told) + "\n")
+
+    try:
+        some = Map.open(place, network=no_network())
+        state = state_of(some)
+    except DatasetError:
+        new = photos(6)
+        state = {photo.name: float(photo.T_world_cam.t[0].round(decimals=6)) for photo in new}
+        tell(begin="create", before={}, after=state)
+        some = Map.create(place, new, network=no_network())
+        tell(done="create")
+    count = 1000 * rng.randrange(1, 10**6)
+    while True:
+        count += 20
+        kind = rng.choice(["add", "add", "remove", "merge", "compact"])
+        after = dict(state)
+        if kind == "add":
+            new = photos(rng.randrange(1, 10), first=count)
+            after |= {photo.name: round(float(photo.T_world_cam.t[0]), 6) for photo in new}
+            tell(begin=kind, before=state, after=after)
+            some.add(new)
+        elif kind == "merge":
+            after |= {f"{count}/{name}": round(x + ASIDE_M, 6) for name, x in state_of(other).items()}
+            tell(begin=kind, before=state, after=after)
+            some.merge(other, T_ASIDE, prefix=f"{count}/")
+        elif kind == "compact":
+            tell(begin=kind, before=state, after=after)
+            some.compact()
+        elif len(state) > 1:
+            gone = rng.sample(sorted(state), len(state) // 2)
+            after = {name: x for name, x in state.items() if name not in gone}
+            tell(begin=kind, before=state, after=after)
+            some.remove(gone)
+        state = after
+        tell(done=kind)
+
+
+def check(place: Path, told: list[dict[str, object]], cut_off: Counter[str]) -> bool:
+    """Raises unless the map is what it may be after the kill; says whether garbage was left."""
+    if not told:
+        return False
+    *_, last = (line for line in told if "begin" in line)
+    is_done = "done" in told[-1]
+    kind, before, after = str(last["begin"]), dict(last["before"]), dict(last["after"])
+    try:
+        reopened = Map.open(place, network=no_network())
+    except DatasetError:
+        if kind != "create" or is_done:
+            raise
+        cut_off["create before there was a map"] += 1
+        return False
+    report = reopened.verify()
+    assert report.is_whole, report
+    found = state_of(reopened)
+    assert len(reopened.features) == len(found)
+    if is_done:
+        assert found == after, (kind, found, after)
+        cut_off["between changes"] += 1
+        return bool(report.garbage)
+    cut_off[kind] += 1
+    if kind in ("add", "create"):
+        assert before.items() <= found.items() <= after.items(), (kind, before, found, after)
+        new = [name for name in after if name not in before]
+        num_new = len(found) - len(before)
+        assert set(found) == {*before, *new[:num_new]}, "photos are added in their order"
+        assert num_new % PHOTOS_PER_SHARD == 0 or num_new == len(new), "a part of a shard is there"
+    else:
+        assert found in (before, after), (kind, before, found, after)
+    return bool(report.garbage)
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside threads: none of them holds anything of ours
+    torch.set_num_threads(1)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    print(main(given.kills, given.seed))  # noqa: T201
