@@ -291,12 +291,12 @@ def test_a_gradient_that_is_no_number_leaves_its_step_out_and_others_go_on(
 
     config = tiny_config("optim.gradient_clip=1", "optim.epochs=1")
     run(tmp_path / "two", config, steps_per_epoch=2)
-    monkeypatch.setattr("relograph.training.loop.clip_gradients", spoil(2))
+    monkeypatch.setattr("relograph.training.stepping.clip_gradients", spoil(2))
     run(tmp_path / "three", config, steps_per_epoch=3)
     for name, tensor in saved(tmp_path / "two" / "last").items():
         if "running_" not in name and "num_batches" not in name:
             torch.testing.assert_close(saved(tmp_path / "three" / "last")[name], tensor)
-    monkeypatch.setattr("relograph.training.loop.clip_gradients", spoil(0))
+    monkeypatch.setattr("relograph.training.stepping.clip_gradients", spoil(0))
     with pytest.raises(TrainingError, match="expected a finite loss, found none in step 2"):
         run(tmp_path / "none", config, steps_per_epoch=3)
 

@@ -14,7 +14,7 @@ from relograph.models.match_gnn import MatchGNN
 from relograph.rooms import RoomStream, textures
 from relograph.rooms.textures import TextureAtlas
 from relograph.training.loop import RunningMean
-from relograph.training.match_training import match_loss
+from relograph.training.match_training import shown_in_step
 from relograph.training.matching import MatchObjective
 from relograph.training.objective import clip_gradients
 from relograph.training.presets import MATCHGNN_TINY
@@ -57,11 +57,11 @@ def test_a_step_looks_at_no_value(few_textures: TextureAtlas) -> None:
     optimizer = torch.optim.SGD(objective.parameters(), lr=1.0)
     for step, batch in enumerate(islice(RoomStream(stream, device=NOWHERE, atlas=few_textures), 2)):
         assert batch.images.is_meta
-        loss = match_loss(MATCHGNN_TINY, objective, batch, step)
+        loss = objective(shown_in_step(MATCHGNN_TINY, batch, step))
         loss.backward()
         clip_gradients(objective, 1.0)
         optimizer.step()
-        mean.take(objective, step)
+        mean.take(step)
     assert loss.is_meta
     assert all(weight.is_meta for weight in objective.parameters())
 

@@ -23,8 +23,9 @@ from relograph.models.checkpoint import load_checkpoint, load_into, save_checkpo
 from relograph.progress import SILENT, Progress
 from relograph.training.clock import TrainingClock
 from relograph.training.config import OptimConfig, TrainConfig
-from relograph.training.objective import Objective, PoseObjective, clip_gradients
+from relograph.training.objective import Objective, PoseObjective
 from relograph.training.sources import DROPOUT, GraphSource, generator_for
+from relograph.training.stepping import ReplayedStep, Step
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -95,19 +96,20 @@ class RunningMean:
 
     def __init__(self, module: nn.Module, decay: float) -> None:
         self.decay = decay
-        self.tensors = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+        latest = module.state_dict()  # shares its memory with the module, whose tensors stay where they are
+        self.tensors = {name: tensor.detach().clone() for name, tensor in latest.items()}
+        pairs = [(self.tensors[name], tensor) for name, tensor in latest.items()]
+        self._numbers = [pair for pair in pairs if pair[0].is_floating_point()]
+        self._counts = [pair for pair in pairs if not pair[0].is_floating_point()]
 
     @torch.no_grad()
-    def take(self, module: nn.Module, num_steps: int) -> None:
+    def take(self, num_steps: int) -> None:
         """Move towards the weights after `num_steps`; in the beginning faster, to forget those of the start."""
         decay = min(self.decay, (1 + num_steps) / (10 + num_steps))
-        of_module = module.state_dict()
-        means = [mean for mean in self.tensors.values() if mean.is_floating_point()]
-        latest = [of_module[name].detach() for name, mean in self.tensors.items() if mean.is_floating_point()]
+        means, latest = (list(tensors) for tensors in zip(*self._numbers, strict=True))
         get_ema_multi_avg_fn(decay)(means, latest, num_steps)
-        for name, mean in self.tensors.items():
-            if not mean.is_floating_point():
-                mean.copy_(of_module[name])
+        for mean, latest_count in self._counts:
+            mean.copy_(latest_count)
 
     @contextmanager
     def in_place_of(self, module: nn.Module) -> Iterator[None]:
@@ -144,7 +146,33 @@ def make_optimizer(objective: nn.Module, config: OptimConfig) -> torch.optim.Ada
     if loss_weights:
         groups.append({"params": loss_weights, "weight_decay": 0.0})
     on_gpu = others[0].is_cuda
-    return torch.optim.Adam(groups, lr=config.learning_rate, weight_decay=config.weight_decay, fused=on_gpu)
+    replayed = config.replay and on_gpu
+    # A recording holds on to the tensor that its learning rate was in.
+    rate = torch.tensor(config.learning_rate, device=others[0].device) if replayed else config.learning_rate
+    return torch.optim.Adam(groups, lr=rate, weight_decay=config.weight_decay, fused=on_gpu, capturable=replayed)
+
+
+def set_learning_rate(optimizer: torch.optim.Adam, rate: float) -> None:
+    """The length of the next step."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
+def make_step(
+    optim: OptimConfig, objective: Objective, optimizer: torch.optim.Adam, fabric: "Fabric"
+) -> Step | ReplayedStep:
+    """What takes the steps of a training."""
+    if optim.replay and fabric.world_size > 1:
+        raise ConfigError(
+            f"optim.replay: expected one process, found {fabric.world_size}. Leave it out where several train together."
+        )
+    wrapped, wrapped_optimizer = fabric.setup(objective, optimizer)
+    differentiated: Callable[..., Tensor] = torch.compile(wrapped) if optim.compile else wrapped
+    step = Step(objective, differentiated, optimizer, wrapped_optimizer, fabric, optim.gradient_clip)
+    return ReplayedStep(step) if optim.replay and fabric.device.type == "cuda" else step
 
 
 def run_training(
@@ -161,15 +189,15 @@ def run_training(
 ) -> TrainingState:
     """Train a network of the paper on graphs; see `run_loop`."""
 
-    def loss_of(differentiated: Callable[..., Tensor], batch: GraphBatch, step: int) -> Tensor:
-        return training_loss(differentiated, batch, config, step, fabric, metres_per_unit)
+    def shown(batch: GraphBatch, step: int) -> tuple[Tensor, ...]:
+        return training_arguments(batch, config, step, fabric, metres_per_unit)
 
     return run_loop(
         config.optim,
         objective,
         source,
         output,
-        loss_of,
+        shown,
         fabric=fabric,
         validate=None if validate is None else lambda objective: Validated(validate(objective)),
         metadata=metadata,
@@ -182,7 +210,7 @@ def run_loop(
     objective: Objective,
     source: GraphSource,
     output: Path,
-    loss_of: Callable[[Callable[..., Tensor], Any, int], Tensor],
+    shown: Callable[[Any, int], tuple[Any, ...]],
     *,
     fabric: "Fabric",
     validate: Callable[[nn.Module], Validated] | None = None,
@@ -195,7 +223,7 @@ def run_loop(
 
     A training that was stopped goes on where it was.
 
-    `loss_of` gives the loss of a batch in a step from what is differentiated. `output` gets `last/` (with the
+    `shown` gives the arguments of the objective for a batch in a step. `output` gets `last/` (with the
     optimizer's state) and `best/`, both checkpoints, and `log.csv`, with the `figures` of validations as its last
     columns. The weights of the best validation are what `objective` holds at the end, and when `at_best` is called, in
     the first process, after each validation that is better than all before.
@@ -215,8 +243,7 @@ def run_loop(
     saved_metadata = dict(metadata or {})
     columns = log_columns(objective.watched(), figures)
     log = Log(output / "log.csv", state.step, columns) if fabric.is_global_zero else None
-    wrapped, optimizer_ = fabric.setup(objective, optimizer)
-    compiled: Callable[..., Tensor] = torch.compile(wrapped) if optim.compile else wrapped
+    take_step = make_step(optim, objective, optimizer, fabric)
 
     def save(kind: str, *, with_optimizer: bool) -> None:
         if fabric.is_global_zero:
@@ -244,22 +271,15 @@ def run_loop(
         for batch in source.batches(state.step):
             if done >= 1 or 0 < optim.patience <= state.epochs_without_better:
                 break
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate(optim, state.step, steps_per_epoch, done)
-            loss = loss_of(compiled, batch, state.step)
-            optimizer_.zero_grad(set_to_none=True)
-            fabric.backward(loss)
-            if optim.gradient_clip:
-                norms = clip_gradients(objective, optim.gradient_clip)
-                skipped += step_if_finite(optimizer_, optimizer, norms)
-            else:
-                optimizer_.step()
+            set_learning_rate(optimizer, learning_rate(optim, state.step, steps_per_epoch, done))
+            stepped = take_step(*shown(batch, state.step))
+            skipped += stepped.was_skipped
             if mean is not None:
-                mean.take(objective, state.step)
+                mean.take(state.step)
             # Looking at the loss would wait for the GPU, so the first bad step is noted there and looked at below.
-            is_good = torch.isfinite(loss.detach())
+            is_good = torch.isfinite(stepped.loss)
             first_bad_step = torch.where(is_good, first_bad_step, first_bad_step.clamp_max(state.step))
-            recent.append(loss.detach())
+            recent.append(stepped.loss)
             state.step += 1
             state.seconds = clock.lap()
             show(state)
@@ -305,8 +325,8 @@ def run_loop(
                         step=state.step,
                         epoch=state.step / steps_per_epoch,
                         loss=float(torch.stack(recent).mean()),
-                        **{name: number.item() for name, number in objective.watched().items()},
-                        learning_rate=optimizer.param_groups[0]["lr"],
+                        **{name: number.item() for name, number in stepped.watched.items()},
+                        learning_rate=float(optimizer.param_groups[0]["lr"]),
                         graphs_per_second=len(recent) * optim.batch_size / (now - last_logged),
                         validation_loss=None if validated is None else validated.loss,
                         **{name: None if validated is None else validated.figures[name] for name in figures},
@@ -323,20 +343,6 @@ def run_loop(
     fabric.barrier()
     load_into(objective, load_checkpoint(output / "best").tensors, where=str(output / "best"))
     return state
-
-
-def step_if_finite(wrapped: Any, optimizer: torch.optim.Adam, norms: Tensor) -> Tensor:
-    """Adam's step unless a gradient's norm is no number; 1 where the step was left out, and 0 where not.
-
-    One graph in a million may have no gradient, and must not end a training of hours.
-    """
-    is_bad = (~torch.isfinite(norms)).any().float()
-    if optimizer.defaults["fused"]:
-        optimizer.found_inf = is_bad  # type: ignore[attr-defined]  # what torch's GradScaler sets; the GPU decides
-        wrapped.step()
-    elif not is_bad:
-        wrapped.step()
-    return is_bad
 
 
 @contextmanager
@@ -370,6 +376,13 @@ def training_loss(
     metres_per_unit: float,
 ) -> Tensor:
     """The loss of this process's share of a batch, such that the mean over the processes is that of the batch."""
+    return objective(*training_arguments(batch, config, step, fabric, metres_per_unit))
+
+
+def training_arguments(
+    batch: GraphBatch, config: TrainConfig, step: int, fabric: "Fabric", metres_per_unit: float
+) -> tuple[Tensor, ...]:
+    """What the objective is told of a batch."""
     edge_mask = all_edges(batch.node_mask)
     if config.graph.edge_dropout and config.graph.num_nodes > 1:
         generator = generator_for(config.seed + fabric.global_rank, DROPOUT, step, batch.rows.device)
@@ -380,7 +393,7 @@ def training_loss(
         counts = fabric.all_reduce(counts, reduce_op="mean")
     counts = counts.clamp_min(1)
     overlap = batch.overlap
-    return objective(
+    return (
         batch.images,
         batch.node_mask,
         edge_mask,

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from relograph.freed_memory import keep_freed_memory
 from relograph.geometry import Pose
-from relograph.models.match_gnn import ImageFeatures, MatchGNN
+from relograph.models.folding import fold_match_gnn
+from relograph.models.match_gnn import ImageFeatures, Matches, MatchGNN
 from relograph.progress import SILENT, Progress
 from relograph.rooms import StreamBatch
 from relograph.rooms.textures import TextureAtlas, make_atlas
@@ -23,15 +25,15 @@ from relograph.training.benchmark import (
     measured_bf16_teraflops,
     synchronize,
 )
-from relograph.training.loop import RunningMean, fastest_convolutions, make_fabric, make_optimizer
-from relograph.training.match_training import MatchSource, MatchTrainConfig, home_workers, match_loss
-from relograph.training.matching import MatchObjective
-from relograph.training.objective import clip_gradients
+from relograph.training.loop import RunningMean, fastest_convolutions, make_fabric, make_optimizer, make_step
+from relograph.training.match_training import MatchSource, MatchTrainConfig, home_workers, shown_in_step
+from relograph.training.matching import MatchObjective, Shown
+from relograph.training.stepping import ReplayedStep
 
 Result = TypeVar("Result")
 
 NUM_REFERENCES = 7
-TRAINING_RUNTIMES = ("eager", "encoder compiled")
+TRAINING_RUNTIMES = ("eager", "CUDA graph", "encoder compiled, CUDA graph")
 QUERY_RUNTIMES = ("eager", "CUDA graph", "compiled", "compiled, CUDA graph")
 
 
@@ -49,7 +51,7 @@ class MatchTrainingSpeed:
     milliseconds_rendering: float
     milliseconds_loss: float
     milliseconds_gradient: float
-    """The parts of a step one by one, each waited for: gradient, Adam and running mean together."""
+    """The parts of a step as Python asks for them, each waited for: gradient, Adam and running mean together."""
     seconds_to_first_step: float
     """Compiling, and furnishing the first homes."""
     host_waits: int | None
@@ -120,16 +122,18 @@ def match_training_speed(
     runtime: str,
     bf16_teraflops: float,
     steps: int,
-    warm_up_steps: int = 8,
+    warm_up_steps: int = 40,
 ) -> MatchTrainingSpeed:
     """Graphs a second of whole training steps, and what each part of a step takes.
 
-    Upright photographs have kernels of their own, so there must be some among the steps before the clock runs.
+    Upright photographs have kernels of their own, and so have known lenses: all kinds must come often enough to be
+    recorded before the clock runs.
     """
     start = time.perf_counter()
+    config = replace(config, optim=replace(config.optim, replay="CUDA graph" in runtime))
     with fastest_convolutions(), closing(TrainingSteps(config, device, atlas)) as training:
         flops = training.count_flops()  # before anything is compiled, as torch counts in plain layers alone
-        if runtime != "eager":
+        if "compiled" in runtime:
             torch.compiler.reset()
             training.objective.model.encoder.compile(dynamic=False)
         training.steps(1)
@@ -163,14 +167,16 @@ class TrainingSteps:
 
     def __init__(self, config: MatchTrainConfig, device: torch.device, atlas: TextureAtlas) -> None:
         self.config, self.device, self.count = config, device, 0
-        self.fabric = make_fabric(device.type, config.optim.precision)
         self.objective: MatchObjective = MatchObjective(MatchGNN(config.model), config.loss).to(
             device,
             memory_format=torch.channels_last,  # type: ignore[call-overload]  # torch's stub lacks the keyword
         )
         optimizer = make_optimizer(self.objective, config.optim)
         self.mean = RunningMean(self.objective, config.optim.average_decay)
-        self.wrapped, self.optimizer = self.fabric.setup(self.objective, optimizer)
+        self.take_step = make_step(
+            config.optim, self.objective, optimizer, make_fabric(device.type, config.optim.precision)
+        )
+        self.plain = self.take_step.plain if isinstance(self.take_step, ReplayedStep) else self.take_step
         self.batches = MatchSource(config, device, atlas, workers=home_workers(device)).batches(0)
 
     def close(self) -> None:
@@ -180,21 +186,21 @@ class TrainingSteps:
     def render(self) -> StreamBatch:
         return next(self.batches)
 
-    def loss(self, batch: StreamBatch) -> Tensor:
+    def shown(self, batch: StreamBatch) -> Shown:
         self.count += 1
-        return match_loss(self.config, self.wrapped, batch, self.count)
+        return shown_in_step(self.config, batch, self.count)
+
+    def loss(self, batch: StreamBatch) -> Tensor:
+        return self.plain.differentiated(self.shown(batch))
 
     def learn(self, loss: Tensor) -> None:
-        self.optimizer.zero_grad(set_to_none=True)
-        self.fabric.backward(loss)
-        if self.config.optim.gradient_clip:
-            clip_gradients(self.objective, self.config.optim.gradient_clip)
-        self.optimizer.step()
-        self.mean.take(self.objective, self.count)
+        self.plain.learn(loss)
+        self.mean.take(self.count)
 
     def steps(self, count: int) -> None:
         for _ in range(count):
-            self.learn(self.loss(self.render()))
+            self.take_step(self.shown(self.render()))
+            self.mean.take(self.count)
 
     def parts(self) -> tuple[float, float, float]:
         """Seconds of the parts of a step, each waited for."""
@@ -206,7 +212,7 @@ class TrainingSteps:
     def count_flops(self) -> int:
         """Operations of a step, forward and backward, in the layers that torch can count: all that matter."""
         with FlopCounterMode(display=False) as counter:
-            self.steps(1)
+            self.learn(self.loss(self.render()))
         return int(counter.get_total_flops())
 
 
@@ -233,9 +239,9 @@ def host_waits(step: Callable[[], object]) -> int:
 
 
 def match_query_speeds(config: MatchTrainConfig, *, device: torch.device, repeats: int) -> Iterator[MatchQuerySpeed]:
-    """Milliseconds of encoding an image and of a whole query, for each way of running it on this device."""
+    """Milliseconds of the parts of a query, and of all of it for each way of running it on this device."""
     image_hw = (config.stream.image_height, config.stream.image_width)
-    model = MatchGNN(config.model).eval().to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks the keyword
+    model = fold_match_gnn(MatchGNN(config.model).eval().to(device))
     image = torch.randint(0, 256, (1, *image_hw, 3), dtype=torch.uint8, device=device)
     others = torch.randint(0, 256, (NUM_REFERENCES, *image_hw, 3), dtype=torch.uint8, device=device)
     pose = Pose.from_axis_angle(torch.randn(1, NUM_REFERENCES, 3), torch.randn(1, NUM_REFERENCES, 3)).to(
@@ -245,19 +251,27 @@ def match_query_speeds(config: MatchTrainConfig, *, device: torch.device, repeat
     half = torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda", cache_enabled=False)
     with torch.no_grad(), half:
         references: ImageFeatures = model.encode(others)
+    if device.type == "cpu":  # as whoever answers there does
+        keep_freed_memory()
+        references = replace(references, fine=references.fine.half())
 
-    def encode() -> Tensor:
+    def encode() -> ImageFeatures:
         with torch.no_grad(), half:
-            coarse: Tensor = model.encode(image).coarse
-            return coarse
+            return model.encode(image)
 
-    def query() -> Tensor:
+    def match(features: ImageFeatures) -> Matches:
         with torch.no_grad(), half:
-            features = model.encode(image)
-            matches = model.matcher(features, references, NUM_REFERENCES, keep_log_coarse=False)
+            matches: Matches = model.matcher(features, references, NUM_REFERENCES, keep_log_coarse=False)
+            return matches
+
+    def regress(matches: Matches) -> Tensor:
+        with torch.no_grad(), half:
             flow = model.flow(matches, image_hw, image_hw, None, None)
             answer = model.regress(matches, flow, pose, there).T_world_query
         return torch.cat([answer.t, answer.R.flatten(1)], dim=1)
+
+    def query() -> Tensor:
+        return regress(match(encode()))
 
     def compiled() -> Callable[[], Tensor]:
         torch.compiler.reset()
@@ -271,8 +285,11 @@ def match_query_speeds(config: MatchTrainConfig, *, device: torch.device, repeat
         "compiled, CUDA graph": lambda: captured(compiled()),
     }
     with fastest_convolutions():
-        encode_times = each_seconds(encode, device, repeats=repeats)
-        yield _query_speed("encode", image_hw, "eager", encode_times, 0.0, 0.0)
+        features = encode()
+        matches = match(features)
+        parts = {"encode": encode, "match": lambda: match(features), "regress": lambda: regress(matches)}
+        for name, part in parts.items():
+            yield _query_speed(name, image_hw, "eager", each_seconds(part, device, repeats=repeats), 0.0, 0.0)
         wanted = query()
         for runtime in QUERY_RUNTIMES if device.type == "cuda" else QUERY_RUNTIMES[:1]:
             start = time.perf_counter()

@@ -87,6 +87,7 @@ class MatchTrainConfig:
             warmup_steps=200,
             gradient_clip=1.0,
             average_decay=0.998,
+            replay=True,
             patience=0,
         )
     )
@@ -185,10 +186,8 @@ def home_workers(device: torch.device) -> int:
     return max(1, min(MOST_WORKERS, num_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")) - 2))
 
 
-def match_loss(
-    config: MatchTrainConfig, differentiated: Callable[..., Tensor], batch: StreamBatch, step: int
-) -> Tensor:
-    """The loss of a batch in a step, which decides what is shown and told of it."""
+def shown_in_step(config: MatchTrainConfig, batch: StreamBatch, step: int) -> Shown:
+    """What a step shows and tells of a batch."""
     told = torch.rand((), generator=generator_for(config.seed, LENSES_TOLD, step)) < config.loss.known_intrinsics
     num_graphs, num_nodes = batch.overlap.shape
     device, num_references = batch.overlap.device, num_nodes - 1
@@ -198,7 +197,7 @@ def match_loss(
         num_graphs = len(batch.unseen.rooms.center)
         drilled = references_shown(num_graphs, num_references, seed=config.seed, step=step, use=DRILL_SHOWN)
         drilled = sent(drilled, device)
-    return differentiated(Shown(batch, shown, drilled, tell_lenses=bool(told)))
+    return Shown(batch, shown, drilled, tell_lenses=bool(told))
 
 
 def earlier_round(init: Path, config: MatchTrainConfig) -> LoadedMatchGNN:
@@ -307,7 +306,7 @@ def train_match_gnn(
         objective,
         source,
         output,
-        lambda differentiated, batch, step: match_loss(config, differentiated, batch, step),
+        lambda batch, step: (shown_in_step(config, batch, step),),
         fabric=fabric,
         validate=_validation(config, fabric, photographs, progress),
         figures=FIGURES,
