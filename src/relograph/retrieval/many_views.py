@@ -23,6 +23,7 @@ from relograph.errors import ConfigError, DatasetError
 from relograph.progress import SILENT, Progress
 from relograph.retrieval.index import ExactIndex, unit_rows
 from relograph.rooms.room_maps import Part, RoomMapConfig, room_maps
+from relograph.rooms.textures import TextureAtlas
 
 VIEWS_PER_HOME = 60
 PIXELS_HW = (16, 16)
@@ -44,7 +45,8 @@ class DescribedViews:
     def save(self, path: Path) -> None:
         tensors = {"map": self.map, "home": self.home, "queries": self.queries}
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, path, metadata={"described_by": self.described_by})
+        contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        save_file(contiguous, path, metadata={"described_by": self.described_by})
 
     @staticmethod
     def load(path: Path) -> "DescribedViews":
@@ -73,6 +75,7 @@ def describe_views(
     num_views: int,
     num_queries: int,
     seed: int = 0,
+    atlas: TextureAtlas | None = None,
     device: str = "cpu",
     progress: Progress = SILENT,
 ) -> DescribedViews:
@@ -81,7 +84,7 @@ def describe_views(
     num_homes = ceil(num_views / per_home)
     config = RoomMapConfig(num_homes=num_homes, map_views=per_home, query_views=ceil(num_queries / num_homes))
     in_maps, queries = [], []
-    for home in room_maps(part, config, seed=seed, device=device, progress=progress):
+    for home in room_maps(part, config, seed=seed, atlas=atlas, device=device, progress=progress):
         descriptors = unit_rows(describe(home.images)).cpu()
         in_maps.append(descriptors[~home.is_query])
         queries.append(descriptors[home.is_query])
