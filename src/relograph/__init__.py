@@ -17,6 +17,7 @@ from relograph.errors import (
 
 if TYPE_CHECKING:
     from relograph.geometry import Camera, Pose
+    from relograph.maps import Map
     from relograph.scenes import Frame, Scene
     from relograph.scenes.converting import convert
     from relograph.scenes.opening import open_scene
@@ -30,6 +31,7 @@ __all__ = [
     "DatasetError",
     "Frame",
     "GeometryError",
+    "Map",
     "MissingExtraError",
     "Pose",
     "RelographError",
@@ -43,6 +45,7 @@ __all__ = [
 _MODULE_BY_NAME = {
     "Camera": "relograph.geometry",
     "Frame": "relograph.scenes",
+    "Map": "relograph.maps",
     "Pose": "relograph.geometry",
     "Scene": "relograph.scenes",
     "convert": "relograph.scenes.converting",

@@ -71,7 +71,7 @@ def test_a_flipped_bit_in_the_database_is_found_unless_nothing_is_kept_there(tmp
             path.unlink()
         database.write_bytes(whole)
     assert num_found > 5
-    assert num_named > 2
+    assert num_named >= 1
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,380 @@
+"""`relograph map`: make a map of posed photos, and change, look at and check it."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from relograph.cli.convert import Format
+from relograph.cli.options import DeviceOption, FocalOption, FormatOption, SkipBadFramesOption
+from relograph.cli.printing import counted, printable
+
+if TYPE_CHECKING:
+    from relograph.maps import Map
+    from relograph.maps.inspection import MapInfo
+    from relograph.models.shipped import LoadedMatchGNN
+    from relograph.scenes import Scene
+
+app = typer.Typer(help="Make a map of posed photos, in which others are localized.", no_args_is_help=True)
+
+MapArgument = Annotated[Path, typer.Argument(metavar="MAP", help="Folder of the map.")]
+SceneArgument = Annotated[Path, typer.Argument(metavar="SCENE", help="Folder of posed photos, in any known format.")]
+NewMapArgument = Annotated[Path, typer.Argument(metavar="NEW", help="Folder of the new map.")]
+WeightsOption = Annotated[
+    Path | None,
+    typer.Option("--weights", metavar="DIR", help="Weights to compute features with.", show_default="the shipped ones"),
+]
+SequenceOption = Annotated[
+    list[str] | None, typer.Option("--sequence", metavar="NAME", help="All photos of a sequence; may be repeated.")
+]
+
+_NAMED_FRAMES = 10  # that are affected by damage: a map may have lost a hundred thousand
+
+
+class Precision(StrEnum):
+    """How features are kept."""
+
+    FLOAT16 = "float16"
+    INT8 = "int8"
+
+
+class Split(StrEnum):
+    """Which frames of a scene."""
+
+    ALL = "all"
+    TRAIN = "train"
+    TEST = "test"
+
+
+SplitOption = Annotated[Split, typer.Option("--split", help="Frames of the scene to take.")]
+
+
+@app.command("create")
+def create_command(
+    path: NewMapArgument,
+    scene: SceneArgument,
+    split: SplitOption = Split.ALL,
+    precision: Annotated[Precision, typer.Option("--precision", help="int8 takes half the room.")] = Precision.FLOAT16,
+    fine: Annotated[
+        bool, typer.Option("--fine/--no-fine", help="Keep the finest features, three quarters of the room.")
+    ] = True,
+    weights: WeightsOption = None,
+    device: DeviceOption = "cpu",
+    format: FormatOption = None,
+    focal: FocalOption = None,
+    skip_bad_frames: SkipBadFramesOption = False,
+) -> None:
+    """Make a map of posed photos. Stopped halfway it is a map of fewer photos, and `map add` goes on."""
+    from relograph.maps import Map
+    from relograph.maps.records import LEVELS
+    from relograph.progress import TerminalProgress
+
+    frames = _open_scene(scene, split, format, focal, skip_bad_frames)
+    made = Map.create(
+        path, network=_network(weights, device), precision=precision.value, levels=LEVELS if fine else LEVELS[:2]
+    )
+    added = made.add(frames, skip_bad_frames=skip_bad_frames, progress=TerminalProgress())
+    _tell_left_out(added.left_out)
+    typer.echo(printable(f"{path}: {counted(len(made), 'photo')}."))
+
+
+@app.command("add")
+def add_command(
+    path: MapArgument,
+    scene: SceneArgument,
+    split: SplitOption = Split.ALL,
+    weights: WeightsOption = None,
+    device: DeviceOption = "cpu",
+    format: FormatOption = None,
+    focal: FocalOption = None,
+    skip_bad_frames: SkipBadFramesOption = False,
+) -> None:
+    """Add posed photos to a map, in whose world their poses must be. Photos that it has already are passed over."""
+    from relograph.maps import Map
+    from relograph.progress import TerminalProgress
+
+    some = Map.open(path)
+    frames = _open_scene(scene, split, format, focal, skip_bad_frames)
+    added = some.add(
+        frames, network=_network(weights, device), skip_bad_frames=skip_bad_frames, progress=TerminalProgress()
+    )
+    _tell_left_out(added.left_out)
+    there = f", {added.num_there:,} were there" if added.num_there else ""
+    typer.echo(printable(f"{path}: {counted(added.num_added, 'photo')} added{there}; {len(some):,} in all."))
+
+
+@app.command("remove")
+def remove_command(
+    path: MapArgument,
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Photos to remove.")] = None,
+    sequence: SequenceOption = None,
+) -> None:
+    """Take photos out of a map."""
+    from relograph.maps import Map
+
+    some = Map.open(path)
+    chosen = _chosen(some, names or [], sequence or [])
+    some.remove(chosen)
+    typer.echo(printable(f"{path}: {counted(len(chosen), 'photo')} removed; {len(some):,} left."))
+
+
+@app.command("info")
+def info_command(
+    path: MapArgument,
+    picture: Annotated[
+        Path | None, typer.Option("--picture", metavar="PNG", help="Draw the cameras from above into this file.")
+    ] = None,
+    names: Annotated[bool, typer.Option("--names", help="List the photos' names instead.")] = False,
+) -> None:
+    """Print what a map holds, how large it is and what was done to it."""
+    from relograph.maps import Map
+    from relograph.maps.inspection import draw_coverage, map_info
+
+    some = Map.open(path)
+    for line in (frame.name for frame in some) if names else _describe(str(path), map_info(some)):
+        typer.echo(printable(line))
+    if picture is not None:
+        draw_coverage(some, picture)
+
+
+@app.command("verify")
+def verify_command(path: MapArgument) -> None:
+    """Read every byte of a map, name what is damaged and the photos affected, and exit with 1 if there is any."""
+    from relograph.errors import DatasetError
+    from relograph.maps import Map
+    from relograph.progress import TerminalProgress
+
+    report = Map.open(path).verify(TerminalProgress())
+    for damage in report.damages:
+        named = ", ".join(damage.frames[:_NAMED_FRAMES])
+        more = f" and {len(damage.frames) - _NAMED_FRAMES:,} more" if len(damage.frames) > _NAMED_FRAMES else ""
+        affected = f"; affected: {named}{more}" if damage.frames else ""
+        typer.echo(printable(f"{damage.file}: {damage.what}{affected}"))
+    for file in report.garbage:
+        typer.echo(printable(f"{file}: no photo leads to it; the next change removes it"))
+    if not report.is_whole:
+        raise DatasetError(
+            f"{path}: expected a whole map, found {counted(len(report.damages), 'damaged place')}, which "
+            f"{counted(len(report.affected_frames), 'photo')} are known to lie in. Restore the files from a copy, or "
+            "remove the photos and add them again."
+        )
+    typer.echo(printable(f"{path}: {counted(report.num_frames, 'photo')}, nothing wrong."))
+
+
+@app.command("merge")
+def merge_command(
+    path: MapArgument,
+    other: Annotated[Path, typer.Argument(metavar="OTHER", help="Map whose photos are taken in; it stays.")],
+    transform: Annotated[
+        Path | None,
+        typer.Option(
+            "--transform",
+            metavar="FILE",
+            help="4x4 matrix in a text file that takes OTHER's world to MAP's; may have a scale.",
+            show_default="found by localizing photos of OTHER in MAP",
+        ),
+    ] = None,
+    scale: Annotated[
+        bool, typer.Option("--scale", help="Find the scale too, where OTHER's metres are not MAP's.")
+    ] = False,
+    prefix: Annotated[str, typer.Option("--prefix", help="Put before the names of OTHER's photos.")] = "",
+    weights: WeightsOption = None,
+    device: DeviceOption = "cpu",
+) -> None:
+    """Take the photos of another map into a map."""
+    import numpy as np
+
+    from relograph.maps import Map, Similarity
+    from relograph.maps.joining import join_maps
+    from relograph.progress import TerminalProgress
+    from relograph.scenes.names import parse_floats, read_text
+
+    here, there = Map.open(path), Map.open(other)
+    if transform is not None:
+        numbers = parse_floats(read_text(transform), 16, str(transform))
+        T_here_there = Similarity.from_matrix(np.array(numbers).reshape(4, 4), where=str(transform))
+    else:
+        joint = join_maps(here, there, _network(weights, device), with_scale=scale, progress=TerminalProgress())
+        T_here_there = joint.T_here_there
+        typer.echo(
+            f"{joint.agreed.sum()} of {len(joint.agreed)} localized photos agree, to "
+            f"{100 * np.median(joint.distance_m[joint.agreed]):.1f} cm in the median; scale {T_here_there.scale:.4f}."
+        )
+    here.merge(there, T_here_there, prefix=prefix, progress=TerminalProgress())
+    typer.echo(printable(f"{path}: {counted(len(there), 'photo')} taken in; {len(here):,} in all."))
+
+
+@app.command("split")
+def split_command(
+    path: MapArgument,
+    new: NewMapArgument,
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Photos of the new map.")] = None,
+    sequence: SequenceOption = None,
+    move: Annotated[bool, typer.Option("--move", help="Take the photos out of MAP.")] = False,
+) -> None:
+    """Make a new map of some photos of a map."""
+    from relograph.maps import Map
+    from relograph.progress import TerminalProgress
+
+    some = Map.open(path)
+    chosen = _chosen(some, names or [], sequence or [])
+    part = some.split(new, chosen, progress=TerminalProgress())
+    if move:
+        some.remove(chosen)
+    typer.echo(printable(f"{new}: {counted(len(part), 'photo')}; {path}: {len(some):,}."))
+
+
+@app.command("copy")
+def copy_command(path: MapArgument, new: NewMapArgument) -> None:
+    """Copy a map while others may be changing it, without the room of photos that are gone."""
+    from relograph.maps import Map
+    from relograph.progress import TerminalProgress
+
+    some = Map.open(path)
+    made = some.split(new, [frame.name for frame in some], progress=TerminalProgress())
+    typer.echo(printable(f"{new}: {counted(len(made), 'photo')}."))
+
+
+@app.command("compact")
+def compact_command(
+    path: MapArgument,
+    photos: Annotated[
+        int | None,
+        typer.Option("--photos", metavar="N", min=1, help="Keep this many, which stand apart.", show_default="all"),
+    ] = None,
+) -> None:
+    """Give back the room of removed photos and, with --photos, remove those that others stand next to."""
+    import numpy as np
+
+    from relograph.maps import Map
+    from relograph.progress import TerminalProgress
+
+    some = Map.open(path)
+    before = sum(some.store.num_bytes().values())
+    gone = some.compact(photos, progress=TerminalProgress())
+    after = sum(some.store.num_bytes().values())
+    typer.echo(printable(f"{path}: {counted(len(some), 'photo')}; {_size(before)} before, {_size(after)} now."))
+    if len(gone.distance_m):
+        typer.echo(
+            f"A photo that went is {np.median(gone.distance_m):.2f} m and {np.median(gone.angle_deg):.1f} degrees from "
+            f"the nearest that is left in the median, {gone.distance_m.max():.2f} m at most."
+        )
+
+
+@app.command("export")
+def export_command(
+    path: MapArgument,
+    destination: Annotated[Path, typer.Argument(metavar="DST", help="New or empty folder to write to.")],
+    to: Annotated[Format, typer.Option("--to", help="Format to write.")] = Format.COLMAP,
+) -> None:
+    """Write the small photos that a map keeps, with cameras and poses, as a scene for other programs."""
+    from relograph.maps import Map
+    from relograph.maps.exporting import export_map
+    from relograph.progress import TerminalProgress
+
+    scene = export_map(Map.open(path), destination, to.value, progress=TerminalProgress())
+    typer.echo(printable(f"{destination}: {counted(len(scene), 'frame')}, written as {to.value}."))
+
+
+@app.command("georeference")
+def georeference_command(
+    path: MapArgument,
+    points: Annotated[
+        Path | None,
+        typer.Option("--points", metavar="FILE", help="Lines of x y z latitude longitude altitude, three at least."),
+    ] = None,
+    photos: Annotated[
+        Path | None, typer.Option("--photos", metavar="SCENE", help="The map's photos, whose EXIF tells GPS.")
+    ] = None,
+) -> None:
+    """Say where on Earth a map lies, by known points or by GPS in its photos; print how far off they are."""
+    from relograph.errors import ConfigError
+    from relograph.maps import Map
+    from relograph.maps.georeferencing import GPS_ERROR_M, georeference, points_of_photos, read_points
+    from relograph.scenes.opening import open_scene
+
+    some = Map.open(path)
+    if (points is None) == (photos is None):
+        raise ConfigError("expected --points or --photos, found both or none. Give one of them.")
+    if points is not None:
+        found = georeference(read_points(points))
+    else:
+        assert photos is not None
+        found = georeference(points_of_photos(some, open_scene(photos)), max_residual_m=GPS_ERROR_M)
+    some.set_georeference(found)
+    typer.echo(f"origin {found.latitude_deg:.7f} {found.longitude_deg:.7f} degrees, {found.altitude_m:.2f} m")
+    typer.echo(f"scale {found.T_enu_world.scale:.6f}")
+    typer.echo(f"residuals {', '.join(f'{residual:.3f}' for residual in found.residual_m)} m")
+
+
+def _network(weights: Path | None, device: str) -> "LoadedMatchGNN":
+    from relograph.models.shipped import load_match_gnn
+
+    network = load_match_gnn(weights)
+    network.model.to(device)
+    return network
+
+
+def _open_scene(path: Path, split: Split, format: str | None, focal: float | None, skip_bad_frames: bool) -> "Scene":
+    from relograph.errors import DatasetError
+    from relograph.scenes.opening import open_scene
+
+    scene = open_scene(path, format=format, focal_px=focal, skip_bad_frames=skip_bad_frames)
+    chosen = {Split.ALL: scene, Split.TRAIN: scene.train, Split.TEST: scene.test}[split]
+    if not len(chosen):
+        raise DatasetError(f"{path}: expected frames of the {split.value} split, found none. Leave out --split.")
+    return chosen
+
+
+def _chosen(some: "Map", names: list[str], sequences: list[str]) -> list[str]:
+    from relograph.errors import ConfigError, DatasetError
+
+    if not names and not sequences:
+        raise ConfigError("expected photos, found neither names nor --sequence. Give one of them.")
+    known = {frame.sequence for frame in some}
+    for sequence in sequences:
+        if sequence not in known:
+            listed = ", ".join(sorted(name for name in known if name is not None)[:5]) or "none"
+            raise DatasetError(f"expected a sequence of the map, found none named {sequence!r}. It has: {listed}.")
+    return list(dict.fromkeys([*names, *(frame.name for frame in some if frame.sequence in sequences)]))
+
+
+def _tell_left_out(left_out: tuple[str, ...]) -> None:
+    for reason in left_out:
+        typer.echo(printable(f"warning: Left out: {reason}"), err=True)
+
+
+def _describe(path: str, info: "MapInfo") -> list[str]:
+    axes = zip("xyz", info.extent_min_m, info.extent_max_m, strict=True)
+    extent = ", ".join(f"{axis} {low:.2f} to {high:.2f} m" for axis, low, high in axes)
+    parts = ", ".join(f"{part} {_size(size)}" for part, size in info.num_bytes.items())
+    per_photo = sum(info.num_bytes.values()) / max(info.num_frames, 1)
+    lines = [
+        path,
+        f"  photos      {info.num_frames:,}; {counted(info.num_cameras, 'camera')}",
+        f"  extent      {extent}",
+        f"  redundancy  {info.redundancy:.0%} of the photos have another within 10 cm and 5 degrees",
+        f"  size        {parts}; {_size(per_photo)} a photo",
+        f"  features    {', '.join(info.settings.levels)} in {info.settings.precision}, "
+        f"by weights {info.settings.network_sha256[:12]}",
+    ]
+    place = info.settings.georeference
+    if place is not None:
+        lines.append(
+            f"  on Earth    {place.latitude_deg:.7f} {place.longitude_deg:.7f} degrees, {place.altitude_m:.2f} m"
+        )
+    for sequence, num_frames in info.num_frames_by_sequence.items():
+        lines.append(f"  sequence    {sequence or '(none)'}: {counted(num_frames, 'photo')}")
+    for change in info.changes[-5:]:
+        lines.append(
+            f"  change {change.number:<4} {change.at_utc} {change.kind}: {counted(change.num_frames, 'photo')}"
+        )
+    return lines
+
+
+def _size(num_bytes: float) -> str:
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if num_bytes >= scale:
+            return f"{num_bytes / scale:.3g} {unit}"
+    return f"{num_bytes:.0f} B"

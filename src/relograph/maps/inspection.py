@@ -1,0 +1,102 @@
+"""What a map holds, how large it is, and what it shows from above."""
+
+import io
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from relograph.errors import DatasetError
+from relograph.geometry import Pose
+from relograph.maps.durable_files import write_durably
+from relograph.maps.map import Map
+from relograph.maps.records import ChangeRecord, MapSettings, frame_poses
+from relograph.maps.thinning import nearest_of
+
+NEAR_M, NEAR_DEG = 0.1, 5.0
+"""A photo that another is so near to shows hardly anything of its own."""
+PHOTOS_LOOKED_AT = 2000
+"""For redundancy: every photo is compared with all, so of large maps a share is."""
+UNNAMED = ""
+
+
+@dataclass(frozen=True)
+class MapInfo:
+    """A map in numbers."""
+
+    settings: MapSettings
+    num_frames: int
+    num_frames_by_sequence: dict[str, int]
+    """Photos that belong to no sequence are under the empty name."""
+    num_cameras: int
+    extent_min_m: tuple[float, float, float]
+    extent_max_m: tuple[float, float, float]
+    redundancy: float
+    """Share of photos that have another within 10 cm and 5 degrees."""
+    num_bytes: dict[str, int]
+    """On disk, by part."""
+    changes: tuple[ChangeRecord, ...]
+
+
+def map_info(some: Map) -> MapInfo:
+    """The map in numbers; no features are read."""
+    frames = some.frames
+    T_world_cam = frame_poses(frames)
+    centers = T_world_cam.t.numpy()
+    low, high = (centers.min(axis=0), centers.max(axis=0)) if len(frames) else (np.zeros(3), np.zeros(3))
+    return MapInfo(
+        settings=some.settings,
+        num_frames=len(frames),
+        num_frames_by_sequence=dict(Counter(frame.sequence or UNNAMED for frame in frames)),
+        num_cameras=len({frame.camera_line for frame in frames}),
+        extent_min_m=(float(low[0]), float(low[1]), float(low[2])),
+        extent_max_m=(float(high[0]), float(high[1]), float(high[2])),
+        redundancy=_redundancy(T_world_cam),
+        num_bytes=some.store.num_bytes(),
+        changes=tuple(some.changes()),
+    )
+
+
+def _redundancy(T_world_cam: Pose) -> float:
+    everyone = np.arange(len(T_world_cam))
+    if not len(everyone):
+        return 0.0
+    rows = everyone[:: max(1, len(everyone) // PHOTOS_LOOKED_AT)]
+    nearest = nearest_of(T_world_cam, rows, everyone)
+    return float(((nearest.distance_m <= NEAR_M) & (nearest.angle_deg <= NEAR_DEG)).mean())
+
+
+def draw_coverage(some: Map, path: Path) -> None:
+    """Writes a PNG of the map's cameras from above: where they stand and where they look, a colour a sequence."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import
+    from matplotlib.figure import Figure
+
+    from relograph.rooms.pictures import ground_axes
+
+    frames = some.frames
+    if not frames:
+        raise DatasetError(f"{some.store.where}: expected a map with photos to draw, found an empty one. Add some.")
+    T_world_cam = frame_poses(frames)
+    to_ground = np.stack(ground_axes(T_world_cam), axis=1)  # [3, 2]
+    figure = Figure(figsize=(8, 8), dpi=110, facecolor="white")
+    canvas = FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    sequences = [frame.sequence or UNNAMED for frame in frames]
+    for number, sequence in enumerate(dict.fromkeys(sequences)):
+        color = f"C{number % 10}"
+        rows = [row for row, its in enumerate(sequences) if its == sequence]
+        center = T_world_cam.t.numpy()[rows] @ to_ground
+        ahead = T_world_cam.R.numpy()[rows][:, :, 2] @ to_ground
+        axes.quiver(*center.T, *ahead.T, color=color, width=0.002, scale=25)
+        axes.scatter(center[:, 0], center[:, 1], s=5, color=color, label=sequence.replace("$", r"\$") or "no sequence")
+    axes.set_aspect("equal", adjustable="datalim")
+    axes.set_xlabel("metres")
+    axes.set_ylabel("metres")
+    axes.set_title(f"{len(frames):,} photos from above")
+    axes.grid(alpha=0.3)
+    if 1 < len(set(sequences)) <= 12:
+        axes.legend(fontsize="small")
+    picture = io.BytesIO()
+    canvas.print_png(picture)
+    write_durably(path, picture.getvalue())

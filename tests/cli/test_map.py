@@ -1,0 +1,123 @@
+"""`relograph map` on a scene of three frames, with a network of a few numbers."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from relograph.cli.app import app
+from relograph.maps import Map
+from relograph.models.match_gnn import MatchConfig, MatchGNN
+from relograph.models.shipped import save_match_gnn
+from relograph.scenes import open_scene
+
+FIRST = "seq-01/frame-000000.color.png"
+
+
+def invoke(*arguments: str | Path):
+    return CliRunner().invoke(app, ["map", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    config = MatchConfig(
+        channels=16,
+        matched_channels=16,
+        context_channels=16,
+        fine_channels=8,
+        self_layers=1,
+        cross_layers=1,
+        edge_channels=16,
+        rounds=1,
+        heads=2,
+        num_clusters=2,
+        descriptor_dim=8,
+    )
+    folder = tmp_path_factory.mktemp("weights")
+    save_match_gnn(folder, MatchGNN(config), {})
+    return folder
+
+
+@pytest.fixture
+def kitchen(tmp_path: Path, seven_scenes_folder: Path, weights: Path) -> Path:
+    done = invoke("create", tmp_path / "kitchen.map", seven_scenes_folder, "--weights", weights, "--focal", 30)
+    assert done.exit_code == 0, done.output
+    assert done.stdout == f"{tmp_path / 'kitchen.map'}: 3 photos.\n"
+    return tmp_path / "kitchen.map"
+
+
+def test_a_map_grows_and_shrinks(kitchen: Path, seven_scenes_folder: Path, weights: Path):
+    done = invoke("remove", kitchen, "--sequence", "seq-02")
+    assert done.stdout == f"{kitchen}: 1 photo removed; 2 left.\n"
+    done = invoke("add", kitchen, seven_scenes_folder, "--weights", weights, "--focal", 30)
+    assert done.stdout == f"{kitchen}: 1 photo added, 2 were there; 3 in all.\n"
+    done = invoke("remove", kitchen, "nowhere.png")
+    assert done.exit_code == 1
+    assert done.stderr.startswith("error: expected photos of the map, found none named 'nowhere.png'")
+    assert invoke("remove", kitchen).exit_code == 1
+
+
+def test_info_tells_photos_extent_size_and_changes_and_draws_them(kitchen: Path, tmp_path: Path):
+    done = invoke("info", kitchen, "--picture", tmp_path / "above.png")
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert lines[1:4] == [
+        "  photos      3; 1 camera",
+        "  extent      x 0.00 to 2.00 m, y 0.00 to 0.00 m, z 0.00 to 0.00 m",
+        "  redundancy  0% of the photos have another within 10 cm and 5 degrees",
+    ]
+    assert "  sequence    seq-01: 2 photos" in lines
+    assert lines[-1].endswith("add: 3 photos")
+    assert (tmp_path / "above.png").read_bytes().startswith(b"\x89PNG")
+    assert invoke("info", kitchen, "--names").stdout.splitlines()[0] == FIRST
+
+
+def test_verify_names_photos_that_are_damaged(kitchen: Path):
+    assert invoke("verify", kitchen).stdout == f"{kitchen}: 3 photos, nothing wrong.\n"
+    frame = Map.open(kitchen)[FIRST]
+    shard = kitchen / "shards" / f"{frame.shard}.safetensors"
+    data, jpeg = bytearray(shard.read_bytes()), Map.open(kitchen).jpeg(frame)
+    data[data.index(jpeg) + 100] ^= 1
+    shard.write_bytes(data)
+    done = invoke("verify", kitchen)
+    assert done.exit_code == 1
+    assert done.stdout.splitlines() == [
+        f"shards/{shard.name}: its bytes are not those that were written; affected: {FIRST}"
+    ]
+    assert "error: " in done.stderr
+
+
+def test_maps_are_split_merged_copied_and_compacted(kitchen: Path, tmp_path: Path):
+    done = invoke("split", kitchen, tmp_path / "part.map", "--sequence", "seq-01", "--move")
+    assert done.stdout == f"{tmp_path / 'part.map'}: 2 photos; {kitchen}: 1.\n"
+    np.savetxt(tmp_path / "T.txt", [[2, 0, 0, 5], [0, 2, 0, 0], [0, 0, 2, 0], [0, 0, 0, 1]])
+    done = invoke("merge", kitchen, tmp_path / "part.map", "--transform", tmp_path / "T.txt", "--prefix", "new/")
+    assert done.exit_code == 0, done.output
+    assert [frame.cam_center_world[0] for frame in Map.open(kitchen)] == [2.0, 5.0, 7.0]
+    assert invoke("copy", kitchen, tmp_path / "copy.map").exit_code == 0
+    done = invoke("compact", tmp_path / "copy.map", "--photos", 2)
+    assert done.exit_code == 0, done.output
+    assert "A photo that went is 2.00 m and 0.0 degrees from the nearest" in done.stdout
+    assert (len(Map.open(kitchen)), len(Map.open(tmp_path / "copy.map"))) == (3, 2)
+
+
+def test_a_map_is_exported_as_a_scene_of_small_photos(kitchen: Path, tmp_path: Path):
+    done = invoke("export", kitchen, tmp_path / "colmap", "--to", "colmap")
+    assert done.exit_code == 0, done.output
+    scene = open_scene(tmp_path / "colmap")
+    assert [frame.name for frame in scene] == [f"{frame.name}.jpg" for frame in Map.open(kitchen)]
+    assert scene[2].T_world_cam.t.tolist() == pytest.approx([2.0, 0.0, 0.0])
+    assert scene[0].camera is not None
+    assert (scene[0].camera.width, scene[0].camera.fx) == (320, 300.0)
+
+
+def test_a_map_gets_its_place_on_earth(kitchen: Path, tmp_path: Path):
+    (tmp_path / "points.txt").write_text("# three corners\n0 0 0 0 0 10\n1 0 0 0 0.00001 10\n0 0 1 0.00001 0 10\n")
+    done = invoke("georeference", kitchen, "--points", tmp_path / "points.txt")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines()[0] == "origin 0.0000033 0.0000033 degrees, 10.00 m"
+    assert "on Earth" in invoke("info", kitchen).stdout
+    assert invoke("georeference", kitchen).exit_code == 1
