@@ -21,11 +21,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relograph.errors import ConfigError, DatasetError, MissingExtraError
+from relograph.freed_memory import keep_freed_memory
 from relograph.geometry import Camera, Pose, pose_error
 from relograph.graphs.correspondence import Lenses, cell_anchors
 from relograph.localization.confidence import UNCALIBRATED, confidence, sureness
 from relograph.localization.focal import UnknownFocal
-from relograph.localization.freed_memory import keep_freed_memory
 from relograph.localization.map_features import MapFeatures
 from relograph.localization.photos import AnyCamera, QueryImage, QueryPhoto, WorkingSize, read_query
 from relograph.localization.solver import MatchedPoints, SolverAnswer, solve_query_pose
