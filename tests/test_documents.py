@@ -31,6 +31,7 @@ TAKES_MINUTES = {
     ("bench", "rooms"),
     ("bench", "network"),
     ("bench", "match"),
+    ("bench", "retrieval"),
     ("train",),
     ("eval",),
     ("ablate",),
