@@ -165,14 +165,11 @@ def make_step(
     optim: OptimConfig, objective: Objective, optimizer: torch.optim.Adam, fabric: "Fabric"
 ) -> Step | ReplayedStep:
     """What takes the steps of a training."""
-    if optim.replay and fabric.world_size > 1:
-        raise ConfigError(
-            f"optim.replay: expected one process, found {fabric.world_size}. Leave it out where several train together."
-        )
     wrapped, wrapped_optimizer = fabric.setup(objective, optimizer)
     differentiated: Callable[..., Tensor] = torch.compile(wrapped) if optim.compile else wrapped
     step = Step(objective, differentiated, optimizer, wrapped_optimizer, fabric, optim.gradient_clip)
-    return ReplayedStep(step) if optim.replay and fabric.device.type == "cuda" else step
+    is_replayed = optim.replay and fabric.device.type == "cuda" and fabric.world_size == 1  # others wait for each other
+    return ReplayedStep(step) if is_replayed else step
 
 
 def run_training(
