@@ -128,7 +128,7 @@ class OptimConfig:
     compile: bool = False
     """Let torch compile the network: worth its minute in long trainings on a GPU."""
     replay: bool = False
-    """Let one GPU replay recorded steps: worth it where kernels are so small that Python cannot ask for them in time."""
+    """Let one GPU replay recorded steps: worth it where kernels are so small that Python is slower to ask for them."""
     freeze_batch_norm: bool = False
     """Keep the encoder's running statistics as they are."""
     patience: int = 10
