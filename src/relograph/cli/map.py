@@ -39,6 +39,14 @@ class Precision(StrEnum):
     INT8 = "int8"
 
 
+class Keep(StrEnum):
+    """Which features a map keeps: all, those without the finest, or none."""
+
+    ALL = "all"
+    COARSE = "coarse"
+    NONE = "none"
+
+
 class Split(StrEnum):
     """Which frames of a scene."""
 
@@ -56,9 +64,9 @@ def create_command(
     scene: SceneArgument,
     split: SplitOption = Split.ALL,
     precision: Annotated[Precision, typer.Option("--precision", help="int8 takes half the room.")] = Precision.FLOAT16,
-    fine: Annotated[
-        bool, typer.Option("--fine/--no-fine", help="Keep the finest features, three quarters of the room.")
-    ] = True,
+    keep: Annotated[
+        Keep, typer.Option("--keep", help="Features to keep; the others are computed again when they are needed.")
+    ] = Keep.ALL,
     weights: WeightsOption = None,
     device: DeviceOption = "cpu",
     format: FormatOption = None,
@@ -71,9 +79,8 @@ def create_command(
     from relograph.progress import TerminalProgress
 
     frames = _open_scene(scene, split, format, focal, skip_bad_frames)
-    made = Map.create(
-        path, network=_network(weights, device), precision=precision.value, levels=LEVELS if fine else LEVELS[:2]
-    )
+    levels = {Keep.ALL: LEVELS, Keep.COARSE: LEVELS[:2], Keep.NONE: ()}[keep]
+    made = Map.create(path, network=_network(weights, device), precision=precision.value, levels=levels)
     added = made.add(frames, skip_bad_frames=skip_bad_frames, progress=TerminalProgress())
     _tell_left_out(added.left_out)
     typer.echo(printable(f"{path}: {counted(len(made), 'photo')}."))
@@ -356,7 +363,7 @@ def _describe(path: str, info: "MapInfo") -> list[str]:
         f"  extent      {extent}",
         f"  redundancy  {info.redundancy:.0%} of the photos have another within 10 cm and 5 degrees",
         f"  size        {parts}; {_size(per_photo)} a photo",
-        f"  features    {', '.join(info.settings.levels)} in {info.settings.precision}, "
+        f"  features    {', '.join(info.settings.levels) or 'none'} in {info.settings.precision}, "
         f"by weights {info.settings.network_sha256[:12]}",
     ]
     place = info.settings.georeference

@@ -5,23 +5,32 @@ from dataclasses import dataclass
 
 import torch
 
+from relograph.errors import DatasetError
 from relograph.localization.map_features import MapFeatures, StoredFeatures
 from relograph.maps.records import MapFrame, MapSettings, frame_poses
 from relograph.maps.shards import Shard
-from relograph.models.match_gnn import ImageFeatures
+from relograph.models.match_gnn import ImageFeatures, MatchGNN
+from relograph.scenes.images import decode_image
 
 
 @dataclass(frozen=True)
 class ShardedFeatures(MapFeatures):
-    """Features of a map at one moment. Its descriptors are in memory, the rest is read from mapped files."""
+    """Features of a map at one moment. Its descriptors are in memory, the rest is read from mapped files.
+
+    Where the map does not keep all levels, `model` computes them again from the small photos that it keeps.
+    """
 
     shards: tuple[Shard, ...]
     shard_of: tuple[int, ...]
     """Of each photo; its row there is its `place`."""
+    model: MatchGNN | None = None
 
     @staticmethod
     def read(
-        frames: Sequence[MapFrame], settings: MapSettings, shard_by_sha256: Mapping[str, Shard]
+        frames: Sequence[MapFrame],
+        settings: MapSettings,
+        shard_by_sha256: Mapping[str, Shard],
+        model: MatchGNN | None = None,
     ) -> "ShardedFeatures":
         """Features of those frames; their order is that of the rows."""
         number = {sha256: i for i, sha256 in enumerate(shard_by_sha256)}
@@ -40,6 +49,7 @@ class ShardedFeatures(MapFeatures):
             precision=settings.precision,
             shards=shards,
             shard_of=shard_of,
+            model=model,
         )
 
     def take(
@@ -47,10 +57,22 @@ class ShardedFeatures(MapFeatures):
     ) -> Iterator[tuple[tuple[int, int], list[int], ImageFeatures]]:
         for size_hw in dict.fromkeys(self.sizes[row].size_hw for row in rows):
             which = [i for i, row in enumerate(rows) if self.sizes[row].size_hw == size_hw]
-            stored = StoredFeatures.cat(
-                [self.shards[self.shard_of[rows[i]]].stored([int(self.place[rows[i]])]) for i in which]
-            )
+            stored = StoredFeatures.cat([self._stored(rows[i]) for i in which])
             yield size_hw, which, stored.take(torch.arange(len(which)), device)
+
+    def _stored(self, row: int) -> StoredFeatures:
+        shard, place = self.shards[self.shard_of[row]], int(self.place[row])
+        if shard.has_all_levels:
+            return shard.stored([place])
+        if self.model is None:
+            raise DatasetError(
+                "expected a map that keeps all its features, found one that keeps few. Open it with the network that "
+                "made it, which computes them again."
+            )
+        pixels = decode_image(shard.jpeg(place), self.names[row])
+        images = torch.from_numpy(pixels)[None].to(next(self.model.parameters()).device)
+        with torch.no_grad():
+            return StoredFeatures.of(self.model.encode(images), self.precision)
 
     @property
     def bytes_per_photo(self) -> float:

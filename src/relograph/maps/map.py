@@ -86,7 +86,7 @@ class Map:
 
     @staticmethod
     def open(where: Path | str, *, network: LoadedMatchGNN | None = None) -> "Map":
-        """The map that is there. A network is needed to add photos only."""
+        """The map that is there. A network is needed to add photos, and where the map does not keep all features."""
         opened = Map(SqliteStore(Path(where)), network)
         if network is not None:
             _require(opened.store.settings(), network)
@@ -133,7 +133,9 @@ class Map:
         while self._features is None:
             snapshot = self.snapshot
             try:
-                self._features = ShardedFeatures.read(snapshot.frames, snapshot.settings, self.shards(snapshot.frames))
+                shards = self.shards(snapshot.frames)
+                model = None if self._network is None else self._network.model
+                self._features = ShardedFeatures.read(snapshot.frames, snapshot.settings, shards, model)
             except MissingShardError:
                 self.refresh()  # removed since the database was read: the newer map is what there is
                 if self.snapshot.revision == snapshot.revision:

@@ -54,18 +54,17 @@ class Shard:
     def descriptors(self) -> Float[Tensor, "M D"]:
         return self.tensors[DESCRIPTOR]
 
+    @property
+    def has_all_levels(self) -> bool:
+        return all(level in self.tensors for level in LEVELS)
+
     def stored(self, rows: Sequence[int]) -> StoredFeatures:
-        """Features of some photos; an error where not all levels are kept."""
-        missing = [level for level in LEVELS if level not in self.tensors]
-        if missing:
-            raise DatasetError(
-                f"expected a map that keeps all features, found one without {', '.join(missing)}. "
-                "Open it with the network that made it, which computes them again."
-            )
-        parts = [self.tensors[level][rows] for level in LEVELS]
-        has_steps = f"{LEVELS[0]}.{STEP}" in self.tensors
-        steps = [self.tensors[f"{level}.{STEP}"][rows] for level in LEVELS] if has_steps else None
-        return StoredFeatures((parts[0], parts[1], parts[2]), None if steps is None else (steps[0], steps[1], steps[2]))
+        """Features of some photos, of which all levels must be there."""
+        context, coarse, fine = (self.tensors[level][rows] for level in LEVELS)
+        if f"{LEVELS[0]}.{STEP}" not in self.tensors:
+            return StoredFeatures((context, coarse, fine), None)
+        of_context, of_coarse, of_fine = (self.tensors[f"{level}.{STEP}"][rows] for level in LEVELS)
+        return StoredFeatures((context, coarse, fine), (of_context, of_coarse, of_fine))
 
     def jpeg(self, row: int) -> bytes:
         """The photo as the network saw it."""

@@ -60,6 +60,20 @@ def test_a_scene_becomes_a_map_in_which_its_own_photo_is_found(tmp_path: Path, n
     assert_allclose(answer.references[0].similarity, 1.0, atol=1e-5)
 
 
+def test_features_that_are_not_kept_are_computed_again_from_the_small_photos(tmp_path: Path, network: LoadedMatchGNN):
+    scene = open_scene(write_scene(tmp_path / "box", num_map=2, num_queries=1))
+    whole = Map.create(tmp_path / "whole", scene, network=network)
+    small = Map.create(tmp_path / "small", scene, network=network, levels=())
+    assert small.features.bytes_per_photo < 0.1 * whole.features.bytes_per_photo
+    ((_, _, expected),) = whole.features.take([1], CPU)
+    ((_, _, found),) = Map.open(tmp_path / "small", network=network).features.take([1], CPU)
+    for name in ("context", "coarse", "fine"):
+        one = getattr(expected, name).float()
+        assert torch.corrcoef(torch.stack([one.flatten(), getattr(found, name).float().flatten()]))[0, 1] > 0.95, name
+    with pytest.raises(DatasetError, match="Open it with the network that made it"):
+        next(iter(Map.open(tmp_path / "small").features.take([1], CPU)))
+
+
 @pytest.mark.usefixtures("generated")
 @pytest.mark.parametrize("precision", ["float16", "int8"])
 def test_added_photos_come_after_the_others_which_stay_as_they_were(tmp_path: Path, precision: str):
