@@ -8,7 +8,21 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from relograph.cli import ablate, bench, convert, demo, doctor, eval, experiments, map, rooms, scene, train, weights
+from relograph.cli import (
+    ablate,
+    bench,
+    convert,
+    demo,
+    doctor,
+    eval,
+    experiments,
+    localize,
+    map,
+    rooms,
+    scene,
+    train,
+    weights,
+)
 from relograph.cli.failing import failures_as_one_line
 
 
@@ -32,6 +46,7 @@ app.command("convert")(convert.convert_command)
 app.add_typer(scene.app, name="scene")
 app.add_typer(map.app, name="map")
 app.add_typer(rooms.app, name="rooms")
+app.command("localize")(localize.localize_command)
 app.command("train")(train.train_command)
 app.command("eval")(eval.eval_command)
 app.command("ablate")(ablate.ablate_command)

@@ -17,7 +17,7 @@ from PIL import Image
 from relograph.errors import GeometryError
 from relograph.evaluation.writing import write_whole
 from relograph.geometry import Pose
-from relograph.scenes import Frame
+from relograph.localization.photos import PosedPhoto
 
 PHOTO_HEIGHT, PHOTO_QUALITY = 150, 70  # a page of a thousand photos stays below ten megabytes
 
@@ -33,7 +33,7 @@ class CameraGroup:
     """Batch shape [M]."""
     captions: Sequence[str]
     """What is said of each camera when one points at it."""
-    frames: Sequence[Frame | None] | None = None
+    frames: Sequence[PosedPhoto | None] | None = None
     """Whose photos are shown with them."""
     size_m: float = 0.25
     """How deep a camera is drawn."""
@@ -50,7 +50,14 @@ class CameraGroup:
 def write_cameras_page(
     path: Path, groups: Sequence[CameraGroup], *, title: str, note: str = "", lines: Sequence[tuple[int, int]] = ()
 ) -> None:
-    """Write a page with all groups; it can be turned, and shows a camera's photo when one points at it.
+    """Write a page with all groups; see `cameras_page`."""
+    write_whole(path, cameras_page(groups, title=title, note=note, lines=lines).encode())
+
+
+def cameras_page(
+    groups: Sequence[CameraGroup], *, title: str, note: str = "", lines: Sequence[tuple[int, int]] = ()
+) -> str:
+    """A page with all groups; it can be turned, and shows a camera's photo when one points at it.
 
     `note` is a text of some lines below the title. `lines` are pairs of groups that have as many cameras: each camera
     of one is joined with its partner in the other, such as an answer with the truth. Cameras whose pose is not finite
@@ -82,8 +89,7 @@ def write_cameras_page(
     # "</" would end the script, whatever stands around it; JSON reads "<\/" as the same.
     as_json = json.dumps(data, separators=(",", ":")).replace("</", "<\\/")
     page = resources.files("relograph.viewer").joinpath("cameras_page.html").read_text("utf-8")
-    page = page.replace("{{title}}", html.escape(title)).replace("{{data}}", as_json)
-    write_whole(path, page.encode())
+    return page.replace("{{title}}", html.escape(title)).replace("{{data}}", as_json)
 
 
 def _camera(T_world_cam: Pose, row: int, group: CameraGroup) -> dict[str, object]:
@@ -97,7 +103,7 @@ def _camera(T_world_cam: Pose, row: int, group: CameraGroup) -> dict[str, object
     }
 
 
-def _photo_url(frame: Frame) -> str:
+def _photo_url(frame: PosedPhoto) -> str:
     """A small copy of a frame's photo, inside the page."""
     small = Image.fromarray(frame.read_image())
     small.thumbnail((2 * PHOTO_HEIGHT, PHOTO_HEIGHT))

@@ -1,0 +1,347 @@
+"""Why a photo was localized where it was, or refused: one HTML file that opens without a server or the network.
+
+It shows what the Localizer went by: the query with the cells that counted, its references with the matches that agree
+with the pose and those that do not, the cameras in 3-D, how sure the answer is and of what that was made, and the time
+of each stage.
+"""
+
+import base64
+import html
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool, Float64, UInt8
+from PIL import Image
+
+from relograph.errors import MissingExtraError
+from relograph.evaluation.qualitative import ANSWER_COLOR, MAP_COLOR, TRUE_COLOR
+from relograph.evaluation.writing import write_whole
+from relograph.geometry import Pose, pose_error
+from relograph.localization.answer_files import NamedAnswer, sigmas
+from relograph.localization.confidence import UNCALIBRATED
+from relograph.localization.localizer import (
+    Answer,
+    Compared,
+    Localizer,
+    answer_compared,
+    expected_error,
+    select_matches,
+)
+from relograph.localization.localizing import CameraTold
+from relograph.localization.photos import PhotoInMemory, WorkingSize, read_query
+from relograph.localization.queries import Query
+from relograph.localization.solver import MatchedPoints, solve_query_pose
+from relograph.models.match_gnn import COARSE_STRIDE
+from relograph.models.shipped import Odds
+from relograph.viewer.cameras_page import CameraGroup, cameras_page
+
+PHOTO_QUALITY = 80
+MAP_CAMERAS_SHOWN = 500
+GAP = 8
+"""Between the two photos of a pair, in pixels of what the network saw."""
+
+PhotoOfRow = Callable[[int], UInt8[np.ndarray, "H W 3"] | None]
+"""The photo of a row of the map; None where it is not at hand."""
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A query's answer with all that led to it."""
+
+    named: NamedAnswer
+    compared: Compared | None
+    """None where the query was compared with nothing."""
+    query_pixels: UInt8[np.ndarray, "H W 3"] | None
+    """As the network saw them."""
+    points: MatchedPoints | None
+    inlier: Bool[np.ndarray, "M"] | None
+    """Matches that agree with the pose; None where no pose was solved for."""
+    odds: Odds | None
+    """By which the answer was judged."""
+
+
+def explain_query(
+    localizer: Localizer, query: Query, told: CameraTold | None = None, references: Sequence[int] | None = None
+) -> Explained:
+    """The answer to a query, as `Localizer.localize` gives it, with what it rests on."""
+    camera = (told or CameraTold()).of(query.size_wh)
+    compared = localizer.compare(query.image, camera=camera, references=references)
+    if isinstance(compared, Answer):
+        named = NamedAnswer(query.name, compared, query.timestamp_s, query.size_wh, camera)
+        return Explained(named, None, None, None, None, None)
+    calibration = localizer.network.calibration or UNCALIBRATED
+    answer = answer_compared(compared, localizer.solver, calibration)
+    pixels = read_query(query.image).pixels
+    points = select_matches(compared.matches, compared.query_hw)
+    if answer.T_solved is not None:
+        odds = calibration.solved
+    else:
+        odds = calibration.regressed if localizer.solver == "regress" else calibration.unsolved
+    return Explained(
+        named=NamedAnswer(query.name, answer, query.timestamp_s, query.size_wh, camera),
+        compared=compared,
+        query_pixels=WorkingSize.of(pixels.shape[1], pixels.shape[0]).pixels(pixels),
+        points=points,
+        inlier=None if answer.T_solved is None else _inliers(compared, points),
+        odds=odds,
+    )
+
+
+def _inliers(compared: Compared, points: MatchedPoints) -> Bool[np.ndarray, "M"] | None:
+    """Which matches agree with the pose: the solver is asked again, and says the same."""
+    try:
+        solved = solve_query_pose(
+            points,
+            compared.T_world_ref,
+            compared.query_camera,
+            compared.ref_cameras,
+            start=compared.T_regressed,
+            start_sigma_m=expected_error(compared.log_sigma)[0],
+        )
+    except MissingExtraError:
+        return None
+    inlier: Bool[np.ndarray, "M"] = solved.inlier_mask.numpy()
+    return inlier
+
+
+def write_explanation(
+    path: Path, explained: Explained, T_world_map: Pose, photo_of: PhotoOfRow, *, notes: Sequence[str] = ()
+) -> None:
+    """Write the page of one query; `notes` are sentences about the map that the reader must know."""
+    name = explained.named.name
+    parts = [_verdict(explained, notes)]
+    if explained.compared is not None:
+        assert explained.query_pixels is not None
+        references = [
+            _reference_pixels(row, explained.compared, photo_of) for row in range(len(explained.compared.rows))
+        ]
+        parts.append(_query_section(explained, explained.query_pixels))
+        parts.append(_references_section(explained, explained.compared, references))
+        parts.append(_view_section(explained, explained.compared, references, T_world_map))
+        parts.append(_numbers_section(explained))
+    page = resources.files("relograph.viewer").joinpath("explain_page.html").read_text("utf-8")
+    page = page.replace("{{title}}", _escaped(f"{name}: why")).replace("{{body}}", "\n".join(parts))
+    write_whole(path, page.encode())
+
+
+def cell_weights(explained: Explained) -> dict[tuple[float, float], float]:
+    """How much each cell of the query counted, by its middle in pixels, within [0, 1].
+
+    That is the weight of its matches that agree with the pose, over all references; of all its matches where no pose
+    was solved for.
+    """
+    if explained.points is None:
+        return {}
+    points = explained.points
+    weight = np.ones(len(points.ref_idx)) if points.weight is None else np.asarray(points.weight)
+    counts = weight if explained.inlier is None else weight * explained.inlier
+    by_cell: dict[tuple[float, float], float] = {}
+    for (x, y), count in zip(np.asarray(points.query_xy).tolist(), counts.tolist(), strict=True):
+        by_cell[x, y] = by_cell.get((x, y), 0.0) + count
+    most = max(by_cell.values(), default=0.0)
+    return {cell: value / most for cell, value in by_cell.items() if value > 0} if most > 0 else {}
+
+
+# The parts of the page
+
+
+def _verdict(explained: Explained, notes: Sequence[str]) -> str:
+    answer = explained.named.answer
+    kind, word = ("localized", "Localized") if answer.localized else ("refused", "Not localized")
+    lines = [
+        f"<h1>{_escaped(explained.named.name)}</h1>",
+        f'<p><span class="verdict {kind}">{word}</span></p>',
+    ]
+    if explained.odds is not None:
+        threshold = explained.odds.threshold
+        lines.append(
+            f'<div class="bar" role="img" aria-label="Confidence {answer.confidence:.0%}, {threshold:.0%} asked for">'
+            f'<i style="width: {100 * answer.confidence:.1f}%"></i><b style="left: {100 * threshold:.1f}%"></b></div>'
+            f"<p>The pose is right, within 25 cm and 10 degrees, with a chance of "
+            f"<strong>{answer.confidence:.0%}</strong>; {threshold:.0%} are asked for (the mark in the bar).</p>"
+        )
+    if answer.reason:
+        lines.append(f'<p id="reason">{_escaped(answer.reason)}</p>')
+    elif answer.localized:
+        lines.append(
+            f'<p id="reason">{answer.num_inliers} of {sum(used.num_matches for used in answer.references)} matches '
+            f"with {len(answer.references)} references agree on the pose.</p>"
+        )
+    lines += [f'<p class="refused note">{_escaped(note)}</p>' for note in notes]
+    return "\n".join(lines)
+
+
+def _query_section(explained: Explained, pixels: UInt8[np.ndarray, "H W 3"]) -> str:
+    height, width = pixels.shape[:2]
+    half = COARSE_STRIDE / 2
+    cells = "".join(
+        f'<rect class="cell" x="{x - half:g}" y="{y - half:g}" width="{COARSE_STRIDE}" height="{COARSE_STRIDE}" '
+        f'opacity="{0.15 + 0.6 * value:.2f}"/>'
+        for (x, y), value in cell_weights(explained).items()
+    )
+    what = (
+        "matches agree with the pose" if explained.inlier is not None else "matches were found; no pose was solved for"
+    )
+    return f"""<h2>The photo, and what counted in it</h2>
+<svg width="0" height="0" style="position: absolute" aria-hidden="true"><defs>
+<g id="query"><image width="{width}" height="{height}" href="{_photo_url(pixels)}"/></g></defs></svg>
+<figure><figcaption class="soft">Yellow: cells whose {what}; the stronger, the more they weigh.</figcaption>
+<svg viewBox="0 0 {width} {height}" style="max-width: {2 * width}px" role="img" aria-label="The query">
+<use href="#query"/><g class="cells">{cells}</g></svg>
+<div class="switches"><label><input type="checkbox" id="show-cells" checked> cells that counted</label></div>
+</figure>"""
+
+
+def _references_section(
+    explained: Explained, compared: Compared, references: Sequence[UInt8[np.ndarray, "H W 3"] | None]
+) -> str:
+    switches = (
+        ""
+        if explained.inlier is None
+        else (
+            '<div class="switches"><label><input type="checkbox" id="show-in" checked><span class="swatch in"></span>'
+            "matches that agree with the pose</label>"
+            '<label><input type="checkbox" id="show-out" checked><span class="swatch out"></span>'
+            "matches that do not</label></div>"
+        )
+    )
+    figures = [_pair(explained, compared, ref, pixels) for ref, pixels in enumerate(references)]
+    return "\n".join(["<h2>Its references, and the matches with them</h2>", switches, *figures])
+
+
+def _pair(explained: Explained, compared: Compared, ref: int, pixels: UInt8[np.ndarray, "H W 3"] | None) -> str:
+    used = explained.named.answer.references[ref]
+    query_height, query_width = compared.query_hw
+    left = query_width + GAP
+    height, width = (query_height, query_width) if pixels is None else pixels.shape[:2]
+    assert explained.points is not None
+    points = explained.points
+    rows = np.flatnonzero(np.asarray(points.ref_idx) == ref)
+    query_xy, ref_xy = np.asarray(points.query_xy)[rows], np.asarray(points.ref_xy)[rows]
+    agrees = np.ones(len(rows), dtype=bool) if explained.inlier is None else explained.inlier[rows]
+    lines = [
+        f'<g class="{kind}">{_lines(query_xy[some], ref_xy[some] + [left, 0.0])}</g>'
+        for kind, some in (("out", ~agrees), ("in", agrees))  # those that agree lie on top
+    ]
+    photo = (
+        f'<rect x="{left}" width="{width}" height="{height}" fill="none" stroke="currentColor"/>'
+        if pixels is None
+        else f'<image x="{left}" width="{width}" height="{height}" href="{_photo_url(pixels)}"/>'
+    )
+    caption = (
+        f"<strong>{_escaped(used.name)}</strong><br>"
+        f'<span class="soft">{used.num_inliers} of {used.num_matches} matches agree; looks alike to '
+        f"{used.similarity:.2f}; sees {used.overlap:.0%} of the photo, as the network guesses"
+        f"{'' if pixels is not None else '; its photo is not at hand'}</span>"
+    )
+    label = _escaped(f"The query and {used.name} with {used.num_matches} matches")
+    return (
+        f'<figure class="reference"><figcaption>{caption}</figcaption><div class="wide"><svg class="pair" '
+        f'viewBox="0 0 {left + width} {max(height, query_height)}" role="img" aria-label="{label}">'
+        f'<use href="#query"/>{photo}{"".join(lines)}</svg></div></figure>'
+    )
+
+
+def _lines(start: Float64[np.ndarray, "n 2"], end: Float64[np.ndarray, "n 2"]) -> str:
+    return "".join(
+        f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
+        f'<circle cx="{x1:.1f}" cy="{y1:.1f}" r="1.2"/><circle cx="{x2:.1f}" cy="{y2:.1f}" r="1.2"/>'
+        for (x1, y1), (x2, y2) in zip(start.tolist(), end.tolist(), strict=True)
+    )
+
+
+def _view_section(
+    explained: Explained,
+    compared: Compared,
+    references: Sequence[UInt8[np.ndarray, "H W 3"] | None],
+    T_world_map: Pose,
+) -> str:
+    """The cameras in 3-D: a page of its own within this one."""
+    named = explained.named
+    rows = np.linspace(0, len(T_world_map) - 1, min(MAP_CAMERAS_SHOWN, len(T_world_map))).astype(int)
+    others = [int(row) for row in rows if row not in compared.rows]
+    shown = [
+        None if pixels is None else PhotoInMemory(name, pixels, T_world_ref)
+        for name, pixels, T_world_ref in zip(compared.names, references, compared.T_world_ref, strict=True)
+    ]
+    groups = [
+        CameraGroup("map", MAP_COLOR, T_world_map[others], [""] * len(others), size_m=0.1),
+        CameraGroup("references", TRUE_COLOR, compared.T_world_ref, list(compared.names), shown, size_m=0.18),
+    ]
+    if (T_best := named.answer.T_best) is not None:
+        word = "answer" if named.answer.localized else "best guess, refused"
+        assert explained.query_pixels is not None
+        photo = PhotoInMemory(named.name, explained.query_pixels, T_best)
+        groups.append(CameraGroup(word, ANSWER_COLOR, Pose.stack([T_best]), [f"{named.name}: {word}"], [photo]))
+    page = cameras_page(groups, title=f"{named.name} in the map")
+    return f'<h2>Where that is</h2>\n<iframe title="Cameras in 3-D" srcdoc="{html.escape(page, quote=True)}"></iframe>'
+
+
+def _numbers_section(explained: Explained) -> str:
+    answer = explained.named.answer
+    tables = [_table("The pose", _pose_rows(answer))]
+    if explained.odds is not None:
+        tables.append(_table("Of what the confidence is made", _sign_rows(answer, explained.odds)))
+    total = sum(answer.seconds.values())
+    times = [(stage, f"{1000 * seconds:.1f} ms") for stage, seconds in answer.seconds.items()]
+    tables.append(_table("Time by stage", [*times, ("together", f"{1000 * total:.1f} ms")]))
+    return f'<h2>In numbers</h2>\n<div class="columns">{"".join(tables)}</div>'
+
+
+def _pose_rows(answer: Answer) -> list[tuple[str, str]]:
+    rows = [("focal length", "not known" if answer.focal_px is None else f"{answer.focal_px:.1f} px")]
+    if answer.T_world_cam is not None:
+        position_m, rotation_deg = sigmas(answer.covariance)
+        rows.append(("centre", " ".join(f"{value:.3f}" for value in answer.T_world_cam.t.tolist())))
+        rows.append(("quaternion wxyz", " ".join(f"{value:.4f}" for value in answer.T_world_cam.quat_wxyz().tolist())))
+        rows.append(
+            ("sure to", "not known" if position_m is None else f"{100 * position_m:.1f} cm, {rotation_deg:.2f}°")
+        )
+    if answer.T_solved is not None and answer.T_regressed is not None:
+        apart = pose_error(answer.T_solved, answer.T_regressed)
+        apart_m, apart_deg = float(apart.translation_error_m), float(apart.rotation_error_deg)
+        rows.append(("network and solver differ by", f"{100 * apart_m:.1f} cm, {apart_deg:.1f}°"))
+    rows.append(("distance told by the matches", "yes" if answer.scale_observable else "no"))
+    return rows
+
+
+def _sign_rows(answer: Answer, odds: Odds) -> list[tuple[str, str]]:
+    """The log odds of the answer, term by term."""
+    terms = [
+        (f"{name} {answer.signs[name]:.2f} × {weight:.2f}", weight * answer.signs[name])
+        for name, weight in odds.weight_by_sign.items()
+        if name in answer.signs
+    ]
+    together = odds.bias + sum(value for _, value in terms)
+    return [(name, f"{value:+.2f}") for name, value in [("at the outset", odds.bias), *terms, ("log odds", together)]]
+
+
+def _table(title: str, rows: Sequence[tuple[str, str]]) -> str:
+    body = "".join(
+        f'<tr><th scope="row">{_escaped(name)}</th><td class="number">{_escaped(value)}</td></tr>'
+        for name, value in rows
+    )
+    return f'<div class="wide"><p><strong>{_escaped(title)}</strong></p><table>{body}</table></div>'
+
+
+# Photos
+
+
+def _reference_pixels(ref: int, compared: Compared, photo_of: PhotoOfRow) -> UInt8[np.ndarray, "H W 3"] | None:
+    """A reference as the network saw it."""
+    photo = photo_of(compared.rows[ref])
+    return None if photo is None else WorkingSize.of(photo.shape[1], photo.shape[0]).pixels(photo)
+
+
+def _photo_url(pixels: UInt8[np.ndarray, "H W 3"]) -> str:
+    encoded = io.BytesIO()
+    Image.fromarray(pixels).save(encoded, "JPEG", quality=PHOTO_QUALITY)
+    return f"data:image/jpeg;base64,{base64.b64encode(encoded.getvalue()).decode()}"
+
+
+def _escaped(text: str) -> str:
+    return html.escape(text, quote=True)
