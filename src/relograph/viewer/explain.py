@@ -210,6 +210,7 @@ def _references_section(
         )
     )
     figures = [_pair(explained, compared, ref, pixels) for ref, pixels in enumerate(references)]
+    figures = ['<div class="references">', *figures, "</div>"]
     return "\n".join(["<h2>Its references, and the matches with them</h2>", switches, *figures])
 
 
@@ -234,15 +235,15 @@ def _pair(explained: Explained, compared: Compared, ref: int, pixels: UInt8[np.n
     )
     caption = (
         f"<strong>{_escaped(used.name)}</strong><br>"
-        f'<span class="soft">{used.num_inliers} of {used.num_matches} matches agree; looks alike to '
+        f'<span class="soft">{used.num_inliers} of {used.num_matches} matches agree; similarity '
         f"{used.similarity:.2f}; sees {used.overlap:.0%} of the photo, as the network guesses"
         f"{'' if pixels is not None else '; its photo is not at hand'}</span>"
     )
     label = _escaped(f"The query and {used.name} with {used.num_matches} matches")
     return (
-        f'<figure class="reference"><figcaption>{caption}</figcaption><div class="wide"><svg class="pair" '
+        f'<figure class="reference"><figcaption>{caption}</figcaption><svg class="pair" '
         f'viewBox="0 0 {left + width} {max(height, query_height)}" role="img" aria-label="{label}">'
-        f'<use href="#query"/>{photo}{"".join(lines)}</svg></div></figure>'
+        f'<use href="#query"/>{photo}{"".join(lines)}</svg></figure>'
     )
 
 
