@@ -1,20 +1,27 @@
 """What goes into a map comes out of it, also after others have changed it."""
 
+import re
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from made_maps import contents, made_map, no_network, photos
 from numpy.testing import assert_allclose, assert_array_equal
+from typer.main import get_command
 
 from painted_box import write_scene
+from relograph.cli import map as cli_map
 from relograph.errors import CheckpointError, DatasetError, GeometryError
 from relograph.geometry import Camera, Pose
 from relograph.localization import Localizer, MapFeatures
 from relograph.localization.focal import UnknownFocal
 from relograph.localization.photos import PhotoInMemory
 from relograph.maps import Map
+from relograph.maps import map as map_module
 from relograph.models.match_gnn import MatchConfig, MatchGNN
 from relograph.models.shipped import LoadedMatchGNN
 from relograph.scenes import open_scene
@@ -249,3 +256,43 @@ def test_the_kept_picture_is_what_the_network_saw(tmp_path: Path):
     (tmp_path / "seen.jpg").write_bytes(made.jpeg(made.frames[0]))
     picture = np.asarray(Image.open(tmp_path / "seen.jpg"))
     assert picture.shape == (240, 320, 3)
+
+
+@pytest.mark.usefixtures("generated")
+def test_photos_are_streamed_and_few_are_in_memory_at_a_time(tmp_path: Path):
+    alive = [0]
+    most = 0
+
+    def count_down() -> None:
+        alive[0] -= 1
+
+    def stream() -> Iterator[PhotoInMemory]:
+        nonlocal most
+        for number in range(100):
+            (photo,) = photos(1, first=number)
+            alive[0] += 1
+            weakref.finalize(photo, count_down)
+            most = max(most, alive[0])
+            yield photo
+
+    made = Map.create(tmp_path / "m", stream(), network=no_network())
+    assert len(made) == 100
+    assert most <= 5 * 4  # shards of four: asked about, decoded ahead, and being written
+
+
+def test_the_page_on_maps_does_what_it_says(
+    tmp_path: Path, seven_scenes_folder: Path, network: LoadedMatchGNN, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(map_module, "load_match_gnn", lambda: network)
+    monkeypatch.chdir(seven_scenes_folder.parent)
+    page = (Path(__file__).parents[2] / "docs" / "maps.md").read_text()
+    (code,) = re.findall(r"^```py\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert len(names["m"]) == 2
+    (shell,) = re.findall(r"^```sh\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    known = {f"relograph map {name}" for name in get_command(cli_map.app).commands}
+    lines = [line.split("#")[0].split() for line in shell.splitlines()]
+    assert {" ".join(line[:3]) for line in lines} == known
+    for line in lines:
+        get_command(cli_map.app).commands[line[2]].make_context(line[2], line[3:])  # raises where an option is unknown

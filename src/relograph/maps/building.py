@@ -15,6 +15,7 @@ from PIL import Image
 
 from relograph.environment import num_cores
 from relograph.errors import GeometryError
+from relograph.geometry import Pose
 from relograph.localization.map_features import PHOTOS_AT_ONCE, StoredFeatures
 from relograph.localization.photos import PosedPhoto, WorkingSize
 from relograph.maps.records import MapFrame, MapSettings, line_of_camera
@@ -115,24 +116,29 @@ def _on_cpu(stored: StoredFeatures) -> StoredFeatures:
     return StoredFeatures((context, coarse, fine), (of_context, of_coarse, of_fine))
 
 
-def frame_of(decoded: DecodedPhoto, shard: Shard, shard_sha256: str, row: int) -> MapFrame:
-    """The photo as a frame of the map."""
-    photo = decoded.photo
-    T_world_cam = photo.T_world_cam.detach().to("cpu", torch.float64)
-    qw, qx, qy, qz = T_world_cam.quat_wxyz().tolist()
-    x, y, z = T_world_cam.t.tolist()
-    return MapFrame(
-        name=photo.name,
-        quat_wxyz=(qw, qx, qy, qz),
-        cam_center_world=(x, y, z),
-        photo_width=decoded.size.photo_width,
-        photo_height=decoded.size.photo_height,
-        camera_line=line_of_camera(photo.camera),
-        sequence=photo.sequence if isinstance(photo, Frame) else None,
-        timestamp_s=photo.timestamp_s if isinstance(photo, Frame) else None,
-        photo_sha256=decoded.sha256,
-        shard=shard_sha256,
-        shard_row=row,
-        size_hw=shard.size_hw,
-        data_sha256=shard.row_sha256(row),
-    )
+def frames_of(photos: Sequence[DecodedPhoto], shard: Shard, shard_sha256: str) -> list[MapFrame]:
+    """The photos of a shard as frames of the map."""
+    T_world_cam = Pose.stack([decoded.photo.T_world_cam.detach().to("cpu", torch.float64) for decoded in photos])
+    frames = []
+    for row, (decoded, quat_wxyz, center) in enumerate(
+        zip(photos, T_world_cam.quat_wxyz().tolist(), T_world_cam.t.tolist(), strict=True)
+    ):
+        photo = decoded.photo
+        frames.append(
+            MapFrame(
+                name=photo.name,
+                quat_wxyz=tuple(quat_wxyz),
+                cam_center_world=tuple(center),
+                photo_width=decoded.size.photo_width,
+                photo_height=decoded.size.photo_height,
+                camera_line=line_of_camera(photo.camera),
+                sequence=photo.sequence if isinstance(photo, Frame) else None,
+                timestamp_s=photo.timestamp_s if isinstance(photo, Frame) else None,
+                photo_sha256=decoded.sha256,
+                shard=shard_sha256,
+                shard_row=row,
+                size_hw=shard.size_hw,
+                data_sha256=shard.row_sha256(row),
+            )
+        )
+    return frames

@@ -12,7 +12,7 @@ import relograph
 from relograph.errors import CheckpointError, DatasetError, GeometryError
 from relograph.localization.map_features import Precision
 from relograph.localization.photos import PosedPhoto
-from relograph.maps.building import DecodedPhoto, decode, encode, frame_of, in_chunks, photo_bytes, read_ahead
+from relograph.maps.building import DecodedPhoto, decode, encode, frames_of, in_chunks, photo_bytes, read_ahead
 from relograph.maps.copying import moved, packed, require_same_features
 from relograph.maps.features import ShardedFeatures
 from relograph.maps.records import (
@@ -319,11 +319,11 @@ class Map:
     ) -> None:
         shards = encode(photos, model, settings)  # before the change, so that other writers need not wait for it
         with self.store.change("add", about) as change:
-            frames: dict[int, MapFrame] = {}
+            frames: dict[str, MapFrame] = {}
             for shard, its_photos in shards:
-                sha256 = change.put_shard(shard)
-                frames |= {id(photo): frame_of(photo, shard, sha256, row) for row, photo in enumerate(its_photos)}
-            change.insert([frames[id(photo)] for photo in photos])
+                its_frames = frames_of(its_photos, shard, change.put_shard(shard))
+                frames |= {frame.name: frame for frame in its_frames}
+            change.insert([frames[photo.photo.name] for photo in photos])
 
 
 def _read(photo_and_known: tuple[PosedPhoto, MapFrame | None]) -> DecodedPhoto | DatasetError | GeometryError | None:
