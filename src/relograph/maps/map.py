@@ -372,5 +372,5 @@ def _about(photos: object) -> dict[str, object]:
     """Where a change came from."""
     about: dict[str, object] = {"relograph": relograph.__version__}
     if isinstance(photos, Scene):
-        about |= {"scene": photos.name, "format": photos.format}
+        about |= {"scene": photos.name, "format": photos.format, "scale_is_known": photos.scale_is_known}
     return about
