@@ -39,6 +39,7 @@ TAKES_MINUTES = {
     ("experiments", "publish"),
     ("experiments", "report"),
     ("weights",),
+    ("export",),
     ("demo",),
 }
 """Commands of which a document's line is only parsed, unless `takes_seconds` knows better."""

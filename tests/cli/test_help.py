@@ -62,6 +62,7 @@ def test_the_commands_are_those_that_the_documents_speak_of():
         ("weights", "publish"),
         ("weights", "report"),
         ("weights", "history"),
+        ("export",),
         ("demo",),
         ("doctor",),
     }

@@ -16,6 +16,7 @@ from relograph.cli import (
     doctor,
     eval,
     experiments,
+    export,
     localize,
     map,
     rooms,
@@ -52,6 +53,7 @@ app.command("eval")(eval.eval_command)
 app.command("ablate")(ablate.ablate_command)
 app.add_typer(experiments.app, name="experiments")
 app.add_typer(weights.app, name="weights")
+app.command("export")(export.export_command)
 app.command("demo")(demo.demo_command)
 app.add_typer(bench.app, name="bench")
 app.command("doctor")(doctor.doctor_command)

@@ -21,6 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from relograph.errors import ConfigError, DatasetError, MissingExtraError
+from relograph.export.running import with_onnx
 from relograph.freed_memory import keep_freed_memory
 from relograph.geometry import Camera, Pose, pose_error
 from relograph.graphs.correspondence import Lenses, cell_anchors
@@ -37,6 +38,7 @@ from relograph.retrieval import ExactIndex
 from relograph.scenes.frame import FileSource
 
 Solver = Literal["auto", "regress", "geometric"]
+Runtime = Literal["torch", "onnx"]
 
 MAX_REFERENCES = 32
 CANDIDATES_PER_REFERENCE = 5
@@ -134,7 +136,8 @@ class Localizer:
     """Localizes photos in a map.
 
     `solver` chooses the pose: `regress` is what the network says, `geometric` what matches agree on, and `auto` the
-    latter where there is one.
+    latter where there is one. With the `runtime` onnx the network encodes and matches by the files in the folder
+    `exported`, which `relograph export` writes.
     """
 
     def __init__(
@@ -144,17 +147,25 @@ class Localizer:
         *,
         num_references: int = 7,
         solver: Solver = "auto",
+        runtime: Runtime = "torch",
+        exported: Path | None = None,
     ) -> None:
         map_features.require(network)
         if not 1 <= num_references <= MAX_REFERENCES:
             raise ConfigError(f"A query has 1 to {MAX_REFERENCES} references, got {num_references}.")
         if solver not in ("auto", "regress", "geometric"):
             raise ConfigError(f"The solver is auto, regress or geometric, got {solver!r}.")
+        if runtime not in ("torch", "onnx"):
+            raise ConfigError(f"The runtime is torch or onnx, got {runtime!r}.")
         self.map = map_features
         self.network = network
         self.num_references = num_references
         self.solver: Solver = solver
         self._model = fold_match_gnn(network.model)
+        if runtime == "onnx":
+            if exported is None:
+                raise ConfigError("The runtime onnx needs an exported network: make one with relograph export DIR.")
+            self._model = with_onnx(self._model, exported, weights_sha256=network.sha256)
         self.device = next(network.model.parameters()).device
         if self.device.type == "cpu":
             keep_freed_memory()

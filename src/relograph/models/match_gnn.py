@@ -135,7 +135,7 @@ class Attention(nn.Module):
 def position_code(like: Float[Tensor, "M C H W"]) -> Float[Tensor, "HW C"]:
     """Sines and cosines of where a cell is, from the middle of the image, in units of its longer side."""
     channels, height, width = like.shape[1:]
-    longer, device = max(height, width), like.device
+    longer, device = torch.sym_max(height, width), like.device  # max would compare sizes that an export leaves open
     y = (torch.arange(height, device=device) + 0.5 - height / 2) / longer
     x = (torch.arange(width, device=device) + 0.5 - width / 2) / longer
     frequency = torch.pi * 2.0 ** torch.linspace(0, 6, channels // 4, device=device)
