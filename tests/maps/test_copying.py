@@ -5,12 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from made_maps import contents, made_map, photos
+from made_maps import contents, made_map, no_network, photos
 from numpy.testing import assert_allclose
 
 from relograph.errors import CheckpointError, ConfigError, DatasetError, GeometryError
 from relograph.geometry import Pose
-from relograph.maps import Map, Similarity
+from relograph.localization import Answer, MapFeatures
+from relograph.maps import Map, Similarity, thinning_cost
 from relograph.maps.records import frame_poses
 
 pytestmark = pytest.mark.usefixtures("generated")
@@ -118,3 +119,28 @@ def test_a_similarity_is_its_matrix():
     for bad in (torch.diag(torch.tensor([1.0, 1.0, -1.0, 1.0])), torch.zeros(4, 4), torch.eye(3)):
         with pytest.raises(GeometryError, match="a test: expected"):
             Similarity.from_matrix(bad, where="a test")
+
+
+def test_what_thinning_costs_is_tried_with_photos_of_neither_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    made = made_map(tmp_path / "m", 12)  # along a line, 10 cm apart
+    frame_by_jpeg = {made.jpeg(frame): frame for frame in made}
+
+    class NearestPose:
+        """A localizer that answers with the nearest pose of the map."""
+
+        def __init__(self, features: MapFeatures, network: object) -> None:
+            self.T_world_cam = features.T_world_cam
+
+        def localize(self, image: bytes, *, camera: object) -> Answer:
+            apart = (self.T_world_cam.t - frame_by_jpeg[image].T_world_cam.t).norm(dim=1)
+            return Answer(self.T_world_cam[int(apart.argmin())], True, 1.0, "")
+
+    monkeypatch.setattr(thinning_cost, "Localizer", NearestPose)
+    cost = thinning_cost.cost_of_thinning(made, 2, no_network(), num_tried=4)
+    assert (cost.before.num_queries, cost.before.num_right) == (4, 4)
+    assert cost.before.median_error_m == pytest.approx(0.1)
+    assert cost.after.median_error_m > 0.15
+    assert cost.after.num_right < 4
+    assert len(made) == 12
+    with pytest.raises(ConfigError, match="expected fewer photos"):
+        thinning_cost.cost_of_thinning(made, 12, no_network())

@@ -9,6 +9,7 @@ import typer
 from relograph.cli.convert import Format
 from relograph.cli.options import DeviceOption, FocalOption, FormatOption, SkipBadFramesOption
 from relograph.cli.printing import counted, printable
+from relograph.errors import ConfigError, DatasetError
 
 if TYPE_CHECKING:
     from relograph.maps import Map
@@ -148,7 +149,6 @@ def info_command(
 @app.command("verify")
 def verify_command(path: MapArgument) -> None:
     """Read every byte of a map, name what is damaged and the photos affected, and exit with 1 if there is any."""
-    from relograph.errors import DatasetError
     from relograph.maps import Map
     from relograph.progress import TerminalProgress
 
@@ -250,14 +250,34 @@ def compact_command(
         int | None,
         typer.Option("--photos", metavar="N", min=1, help="Keep this many, which stand apart.", show_default="all"),
     ] = None,
+    try_first: Annotated[
+        int,
+        typer.Option(
+            "--try", metavar="N", min=0, help="Localize this many of the photos that would go, and change nothing."
+        ),
+    ] = 0,
+    weights: WeightsOption = None,
+    device: DeviceOption = "cpu",
 ) -> None:
     """Give back the room of removed photos and, with --photos, remove those that others stand next to."""
     import numpy as np
 
     from relograph.maps import Map
+    from relograph.maps.thinning_cost import cost_of_thinning
     from relograph.progress import TerminalProgress
 
     some = Map.open(path)
+    if try_first:
+        if photos is None:
+            raise ConfigError("expected --photos with --try, found none. Say how many photos would stay.")
+        network = _network(weights, device)
+        cost = cost_of_thinning(some, photos, network, num_tried=try_first, progress=TerminalProgress())
+        for when, found in (("now", cost.before), ("then", cost.after)):
+            typer.echo(
+                f"{when}: {found.num_right} of {found.num_queries} photos within 25 cm and 10 degrees, "
+                f"{found.median_error_m:.2f} m and {found.median_error_deg:.1f} degrees in the median"
+            )
+        return
     before = sum(some.store.num_bytes().values())
     gone = some.compact(photos, progress=TerminalProgress())
     after = sum(some.store.num_bytes().values())
@@ -296,7 +316,6 @@ def georeference_command(
     ] = None,
 ) -> None:
     """Say where on Earth a map lies, by known points or by GPS in its photos; print how far off they are."""
-    from relograph.errors import ConfigError
     from relograph.maps import Map
     from relograph.maps.georeferencing import GPS_ERROR_M, georeference, points_of_photos, read_points
     from relograph.scenes.opening import open_scene
@@ -324,7 +343,6 @@ def _network(weights: Path | None, device: str) -> "LoadedMatchGNN":
 
 
 def _open_scene(path: Path, split: Split, format: str | None, focal: float | None, skip_bad_frames: bool) -> "Scene":
-    from relograph.errors import DatasetError
     from relograph.scenes.opening import open_scene
 
     scene = open_scene(path, format=format, focal_px=focal, skip_bad_frames=skip_bad_frames)
@@ -335,7 +353,6 @@ def _open_scene(path: Path, split: Split, format: str | None, focal: float | Non
 
 
 def _chosen(some: "Map", names: list[str], sequences: list[str]) -> list[str]:
-    from relograph.errors import ConfigError, DatasetError
 
     if not names and not sequences:
         raise ConfigError("expected photos, found neither names nor --sequence. Give one of them.")
