@@ -84,6 +84,15 @@ def test_rows_that_were_added_are_found_before_and_after_the_graph_has_grown(tmp
     assert len(list(tmp_path.iterdir())) == 3  # the old graph is gone
 
 
+def test_to_add_a_few_reads_nothing_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    index = StoredIndex.create(tmp_path, [clustered(90)])
+    monkeypatch.setattr(StoredIndex, "descriptors", lambda self, rows: pytest.fail("descriptors were read"))
+    index.add([clustered(3)])
+    index.remove([91])
+    monkeypatch.undo()
+    assert len(index) == 92
+
+
 @pytest.mark.usefixtures("early_graph")
 def test_rows_that_were_removed_answer_no_more_and_the_others_keep_their_numbers(tmp_path: Path):
     descriptors = clustered(340)

@@ -168,7 +168,7 @@ class StoredIndex:
                 "Use the weights that the index was made with."
             )
         num_wanted = k if exclude_rows is None else k + 1
-        parts = [self._search_waiting(queries, num_wanted)] if len(self._waiting) else []
+        parts = [self._search_waiting(queries, num_wanted)] if len(self._waiting_rows) else []
         if self._graph is not None:
             parts.append(self._search_graph(queries, num_wanted))
         row = torch.cat([part.row for part in parts], dim=1)
@@ -271,7 +271,7 @@ class StoredIndex:
         if contents.num_rows:
             self._stored = np.memmap(path, record, mode="r", shape=(contents.num_rows,))
         self._waiting_rows = self.num_graph_rows + self._is_there(self.num_graph_rows).nonzero().squeeze(1)
-        self._waiting = ExactIndex(self.descriptors(self._waiting_rows))
+        self._waiting: ExactIndex | None = None  # made by the first query: who only adds need not read it all
         self._parameters = None if self._graph is None else self._search_parameters()
 
     def _open_graph(self) -> tuple[_Contents, Any]:
@@ -314,6 +314,8 @@ class StoredIndex:
         return _best(row, similarity.masked_fill(row < 0, -torch.inf), k)
 
     def _search_waiting(self, queries: Float[Tensor, "Q D"], k: int) -> Neighbours:
+        if self._waiting is None:
+            self._waiting = ExactIndex(self.descriptors(self._waiting_rows))
         found = self._waiting.search(queries, k)
         return Neighbours(found.similarity, torch.where(found.row < 0, -1, self._waiting_rows[found.row.clamp_min(0)]))
 
