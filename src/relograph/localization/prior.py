@@ -34,7 +34,7 @@ class Prior:
         distance_m = torch.linalg.vector_norm(T_world_map.t - self.T_world_cam.t, dim=-1)
         near = torch.exp(-0.5 * (2 * distance_m / self.radius_m).square())
         if self.looks:
-            near = near * (1 + T_world_map.R[..., 2] @ self.T_world_cam.R[:, 2]).clamp_min(0) / 2
+            near = near * (T_world_map.R[..., 2] @ self.T_world_cam.R[:, 2]).clamp_min(0)
         near = near.masked_fill(distance_m > self.radius_m, 0.0)
         rows = near.argsort(descending=True)[: CANDIDATES_PER_REFERENCE * num]
         rows = rows[near[rows] > 1e-3]
