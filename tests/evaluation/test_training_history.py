@@ -22,14 +22,16 @@ from relograph.training.presets import MATCHGNN_TINY
 BATCH = MATCHGNN_TINY.optim.batch_size
 
 
-def write_log(run: Path, losses: dict[int, float]) -> None:
+def write_log(run: Path, losses: dict[int, float], seconds_per_step: float) -> None:
     """A log with validations after those steps, and a row without one."""
-    columns = ("step", "loss", "validation_loss", *FIGURES)
+    columns = ("step", "seconds", "loss", "validation_loss", *FIGURES)
     with (run / "log.csv").open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(columns)
-        rows.writerow([1, 3.0, *[""] * 5])
-        rows.writerows([step, 2.0, loss, loss / 2, 15 * loss, 0.5, ""] for step, loss in losses.items())
+        rows.writerow([1, seconds_per_step, 3.0, *[""] * 5])
+        rows.writerows(
+            [step, seconds_per_step * step, 2.0, loss, loss / 2, 15 * loss, 0.5, ""] for step, loss in losses.items()
+        )
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ def runs(tmp_path: Path) -> list[Path]:
     """Two rounds: 100 steps in 60 s, after which nothing got better, and 50 more in 90 s."""
     first, second = tmp_path / "round-1", tmp_path / "round-2"
     sha256 = make_weights(first / "weights", rounds=1, seconds=60.0, graphs=100 * BATCH, loss=0.2)
-    write_log(first, {50: 0.4, 100: 0.2, 150: 0.3})
+    write_log(first, {50: 0.4, 100: 0.2, 150: 0.3}, 0.6)
     make_weights(
         second / "weights",
         seed=1,
@@ -48,7 +50,7 @@ def runs(tmp_path: Path) -> list[Path]:
         loss=0.1,
         calibrated=False,
     )
-    write_log(second, {25: 0.15, 50: 0.1})
+    write_log(second, {25: 0.15, 50: 0.1}, 1.8)
     return [first, second]
 
 

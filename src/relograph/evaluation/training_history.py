@@ -81,10 +81,7 @@ class Round:
 
 
 def read_rounds(runs: Sequence[Path]) -> list[Round]:
-    """The rounds that led to the weights of the last run, each from the weights of the one before it.
-
-    When a validation was is told by its graphs: within a round they are seen at one speed.
-    """
+    """The rounds that led to the weights of the last run, each from the weights of the one before it."""
     rounds: list[Round] = []
     for run in runs:
         checkpoint = load_checkpoint(run / WEIGHTS)
@@ -101,7 +98,6 @@ def read_rounds(runs: Sequence[Path]) -> list[Round]:
             raise DatasetError(
                 f"{run}: expected the folder of a training of MatchGNN, found weights that none has made. Name another."
             )
-        seconds_per_graph = (record.seconds - before.seconds) / (record.graphs - before.graphs)
         batch_size = metadata["config"]["optim"]["batch_size"]
         validations = []
         for row in _log(run / "log.csv"):
@@ -112,7 +108,7 @@ def read_rounds(runs: Sequence[Path]) -> list[Round]:
             validations.append(
                 Validation(
                     len(rounds) + 1,
-                    before.seconds + graphs * seconds_per_graph,
+                    before.seconds + (row.get("seconds") or 0.0),
                     before.graphs + graphs,
                     loss,
                     {name: row.get(name) for name in metadata["validation"] if name != "loss"},

@@ -37,7 +37,7 @@ HOW_TO_START_ANEW = "train anew in another folder with a lower optim.learning_ra
 
 def log_columns(watched: Iterable[str], figures: Iterable[str] = ()) -> tuple[str, ...]:
     """Columns of `log.csv`."""
-    return ("step", "epoch", "loss", *watched, "learning_rate", "graphs_per_second", "validation_loss", *figures)
+    return ("step", "epoch", "seconds", "loss", *watched, "learning_rate", "graphs_per_second", "validation_loss", *figures)
 
 
 LOG_COLUMNS = log_columns(("beta", "gamma"))
@@ -321,6 +321,7 @@ def run_loop(
                     log.write(
                         step=state.step,
                         epoch=state.step / steps_per_epoch,
+                        seconds=state.seconds,
                         loss=float(torch.stack(recent).mean()),
                         **{name: number.item() for name, number in stepped.watched.items()},
                         learning_rate=float(optimizer.param_groups[0]["lr"]),
