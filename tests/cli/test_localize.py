@@ -1,17 +1,23 @@
 """`relograph localize` as it is typed, with weights that nobody trained: what they say is no matter here."""
 
 import json
+import re
+import shlex
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 import painted_box
 from localization.small_networks import small_network
 from relograph.cli.app import app
 from relograph.geometry import Camera
+from relograph.geometry.axes import axes_from_words, axes_of
+from relograph.models import shipped
 from relograph.models.shipped import save_match_gnn
 from relograph.scenes import convert
 from relograph.scenes.reconstruction_file import write_reconstruction_file
@@ -221,3 +227,34 @@ def test_poses_along_other_axes_and_of_a_body(place: Path, tmp_path: Path):
         np.testing.assert_allclose(b["T_world_cam"], c["body"]["T_world_body"], atol=1e-6)
         np.testing.assert_allclose(c["T_world_cam"], a["T_world_cam"], atol=1e-6)
         assert b["center"] == pytest.approx(a["center"], abs=1e-6)
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "localize.md"
+
+
+def test_the_commands_of_the_page_do_what_it_says(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(shipped, "SHIPPED_WEIGHTS", place / "weights")
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(place / "scene", "office")
+    shutil.copy(place / "queries" / "0.png", "query.png")
+    shutil.copy(place / "walk.mp4", "walk.mp4")
+    blocks = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    commands = [shlex.split(line, comments=True)[1:] for block in blocks for line in block.splitlines()]
+    assert [command[0] for command in commands] == ["scene", "map", "localize", "localize", "localize"]
+    reconstruct, *others = commands
+    get_command(app).commands["scene"].commands["reconstruct"].make_context("reconstruct", reconstruct[2:])
+    for command in others:
+        done = run(*command)
+        assert done.exit_code == 0, done.output
+    assert {"walk.jsonl", "walk.smoothed.jsonl", "why.html"} <= {path.name for path in tmp_path.iterdir()}
+
+
+def test_the_page_names_the_axes_as_they_are():
+    rows = re.findall(
+        r"^\| `(\w+)`(.*?) \| (\w+) \| (\w+) \| (\w+) \| (.*?) \|$", PAGE.read_text(encoding="utf-8"), re.M
+    )
+    assert {name for name, *_ in rows} == {"opencv", "opengl", "arkit", "ros", "unity"}
+    for name, which, *axes, world in rows:
+        matrix = axes_of(name, is_tall="taller" in which)
+        np.testing.assert_array_equal(matrix, axes_from_words(" ".join(axes)))
+        assert world.startswith("left-handed") == (np.linalg.det(matrix) < 0)
