@@ -103,7 +103,7 @@ def test_rounds_that_do_not_follow_each_other_are_refused(runs: list[Path]):
 
 
 def test_a_run_without_a_log_or_without_validations_is_one_line(runs: list[Path]):
-    write_log(runs[0], {})
+    write_log(runs[0], {}, 1.0)
     with pytest.raises(DatasetError, match="expected validations, found none"):
         read_rounds(runs)
     (runs[0] / "log.csv").unlink()
