@@ -55,7 +55,7 @@ def test_a_scene_becomes_a_map_in_which_its_own_photo_is_found(tmp_path: Path, n
     assert [frame.name for frame in reopened] == [frame.name for frame in made] == [frame.name for frame in scene]
     assert_allclose(reopened.features.T_world_cam.matrix(), scene.T_world_cam.matrix(), atol=1e-14)
     expected = MapFeatures.of(scene.frames, network)
-    assert_allclose(reopened.features.descriptors, expected.descriptors, atol=1e-5)
+    assert_allclose(reopened.features.descriptors, expected.descriptors, atol=1e-3)
     for (_, which, found), (_, _, one) in zip(
         reopened.features.take([3, 1], CPU), expected.take([3, 1], CPU), strict=True
     ):
@@ -64,7 +64,7 @@ def test_a_scene_becomes_a_map_in_which_its_own_photo_is_found(tmp_path: Path, n
             assert_allclose(getattr(found, name), getattr(one, name), atol=2e-3 * float(one.context.abs().max()))
     answer = Localizer(reopened.features, network, solver="regress").localize(scene[2].image.path)
     assert scene[2].name in {reference.name for reference in answer.references}
-    assert_allclose(answer.references[0].similarity, 1.0, atol=1e-5)
+    assert_allclose(answer.references[0].similarity, 1.0, atol=1e-3)
 
 
 def test_features_that_are_not_kept_are_computed_again_from_the_small_photos(tmp_path: Path, network: LoadedMatchGNN):
@@ -92,6 +92,24 @@ def test_added_photos_come_after_the_others_which_stay_as_they_were(tmp_path: Pa
     assert list(after) == [f"walk/{i:04d}.png" for i in range(15)]
     assert {name: after[name] for name in before} == before
     assert len(made) == 15
+
+
+def test_photos_of_several_sizes_keep_their_features_and_their_order(tmp_path: Path, network: LoadedMatchGNN):
+    given = [
+        PhotoInMemory(photo.name, photo.pixels if i % 3 else photo.pixels.transpose(1, 0, 2), photo.T_world_cam)
+        for i, photo in enumerate(photos(11))
+    ]
+    num_threads = torch.get_num_threads()
+    made = Map.create(tmp_path / "m", given, network=network)
+    assert torch.get_num_threads() == num_threads
+    assert [frame.name for frame in made] == [photo.name for photo in given]
+    expected = MapFeatures.of(given, network)
+    assert_allclose(made.features.descriptors, expected.descriptors, atol=1e-3)
+    for (size_hw, which, found), (expected_size_hw, expected_which, one) in zip(
+        made.features.take([0, 4, 3, 10], CPU), expected.take([0, 4, 3, 10], CPU), strict=True
+    ):
+        assert (size_hw, which) == (expected_size_hw, expected_which)
+        assert_allclose(found.coarse, one.coarse, atol=2e-3 * float(one.coarse.abs().max()))
 
 
 @pytest.mark.usefixtures("generated")

@@ -53,7 +53,8 @@ def open_map_to_ask(
     if not frames:
         raise DatasetError(f"{scene.root}: expected photos beside the queries, found none. Localize in another scene.")
     features = MapFeatures.of(frames, network, progress=progress)
-    return MapToAsk(features, network, lambda row: frames[row].read_image(), scene.scale_is_known, scene.warnings)
+    warnings = (*scene.warnings, *_about_weights(network))
+    return MapToAsk(features, network, lambda row: frames[row].read_image(), scene.scale_is_known, warnings)
 
 
 def _is_within(frame: Frame, places: set[Path]) -> bool:
@@ -71,5 +72,9 @@ def _of_map(path: Path, network: LoadedMatchGNN) -> MapToAsk:
         network,
         lambda row: decode_image(opened.jpeg(opened.frames[row]), opened.frames[row].name),
         scale_is_known,
-        () if scale_is_known else (UNKNOWN_SCALE,),
+        (*(() if scale_is_known else (UNKNOWN_SCALE,)), *_about_weights(network)),
     )
+
+
+def _about_weights(network: LoadedMatchGNN) -> tuple[str, ...]:
+    return () if network.calibration else ("These weights are not calibrated: how sure answers are is a guess.",)

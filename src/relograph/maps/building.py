@@ -10,8 +10,9 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Float, UInt8
 from PIL import Image
+from torch import Tensor
 
 from relograph.environment import num_cores
 from relograph.errors import GeometryError
@@ -24,8 +25,8 @@ from relograph.models.match_gnn import MatchGNN
 from relograph.scenes.frame import Frame
 from relograph.scenes.images import decode_image
 
-JPEG_QUALITY = 80
-"""Of the small picture that is kept: some 10 KB for 320 x 240."""
+JPEG_QUALITY = 70
+"""Of the small picture that is kept: with the descriptor some 10 KB for 320 x 240."""
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -59,7 +60,7 @@ def decode(photo: PosedPhoto, data: bytes, sha256: str) -> DecodedPhoto:
         size.camera(photo.camera)  # raises now rather than when it is first matched
     seen = size.pixels(pixels)
     jpeg = io.BytesIO()
-    Image.fromarray(seen).save(jpeg, "JPEG", quality=JPEG_QUALITY)
+    Image.fromarray(seen).save(jpeg, "JPEG", quality=JPEG_QUALITY, optimize=True)
     return DecodedPhoto(photo, sha256, size, seen, jpeg.getvalue())
 
 
@@ -85,7 +86,6 @@ def read_ahead(items: Iterable[T], read: Callable[[T], U], num_ahead: int) -> It
                 future.cancel()
 
 
-@torch.no_grad()
 def encode(
     photos: Sequence[DecodedPhoto], model: MatchGNN, settings: MapSettings
 ) -> list[tuple[Shard, list[DecodedPhoto]]]:
@@ -93,19 +93,41 @@ def encode(
     by_size: dict[tuple[int, int], list[DecodedPhoto]] = {}
     for photo in photos:
         by_size.setdefault(photo.size.size_hw, []).append(photo)
-    return [(_shard(size_hw, some, model, settings), some) for size_hw, some in by_size.items()]
+    batches = [some for its_photos in by_size.values() for some in in_chunks(its_photos, PHOTOS_AT_ONCE)]
+    encoded = iter(_encode_all(batches, model, settings))
+    shards = []
+    for size_hw, its_photos in by_size.items():
+        stored, descriptors = zip(*islice(encoded, -(-len(its_photos) // PHOTOS_AT_ONCE)), strict=True)
+        jpegs = [photo.jpeg for photo in its_photos]
+        shard = Shard.of(size_hw, StoredFeatures.cat(stored), settings.levels, torch.cat(descriptors), jpegs)
+        shards.append((shard, its_photos))
+    return shards
 
 
-def _shard(size_hw: tuple[int, int], photos: list[DecodedPhoto], model: MatchGNN, settings: MapSettings) -> Shard:
-    device = next(model.parameters()).device
-    stored, descriptors = [], []
-    for some in in_chunks(photos, PHOTOS_AT_ONCE):
-        images = torch.stack([torch.from_numpy(photo.pixels) for photo in some])
-        features = model.encode(images.to(device))
-        stored.append(_on_cpu(StoredFeatures.of(features, settings.precision)))
-        descriptors.append(model.descriptor(features.context).float().cpu())
-    jpegs = [photo.jpeg for photo in photos]
-    return Shard.of(size_hw, StoredFeatures.cat(stored), settings.levels, torch.cat(descriptors), jpegs)
+Encoded = tuple[StoredFeatures, Float[Tensor, "M D"]]
+
+
+def _encode_all(batches: Sequence[list[DecodedPhoto]], model: MatchGNN, settings: MapSettings) -> list[Encoded]:
+    def encode_one(photos: list[DecodedPhoto]) -> Encoded:
+        return _encode(photos, model, settings)
+
+    if next(model.parameters()).device.type != "cpu":
+        return [encode_one(photos) for photos in batches]
+    # A batch for each core and one thread for each batch: torch's threads within a batch wait for each other, and on a
+    # machine that is busy with other work for half of their time.
+    num_threads = torch.get_num_threads()
+    with ThreadPoolExecutor(num_threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        try:
+            return list(pool.map(encode_one, batches))
+        finally:
+            torch.set_num_threads(num_threads)
+
+
+@torch.no_grad()
+def _encode(photos: list[DecodedPhoto], model: MatchGNN, settings: MapSettings) -> Encoded:
+    images = torch.stack([torch.from_numpy(photo.pixels) for photo in photos])
+    features = model.encode(images.to(next(model.parameters()).device))
+    return _on_cpu(StoredFeatures.of(features, settings.precision)), model.descriptor(features.context).half().cpu()
 
 
 def _on_cpu(stored: StoredFeatures) -> StoredFeatures:

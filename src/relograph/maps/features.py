@@ -89,5 +89,5 @@ def _descriptors(shards: tuple[Shard, ...], shard_of: torch.Tensor, place: torch
     order = shard_of.argsort(stable=True)
     counts = torch.bincount(shard_of, minlength=len(shards)).tolist()
     for shard, rows in zip(shards, order.split(counts), strict=True):
-        descriptors[rows] = shard.descriptors[place[rows]]
+        descriptors[rows] = shard.descriptors[place[rows]].float()
     return descriptors
