@@ -88,6 +88,7 @@ def test_a_photo_is_answered_on_stdout_and_counted_on_stderr(place: Path):
     assert len(answer["references"]) == 6
     assert set(answer["seconds"]) >= {"encode", "retrieve", "match", "solve"}
     assert f"localized: {int(answer['localized'])} of 1" in done.stderr
+    assert "warning: These weights are not calibrated" in done.stderr
 
 
 def test_a_scene_without_a_map_gives_the_same_references(place: Path):
@@ -175,6 +176,7 @@ def test_an_unknown_scale_is_repeated_by_map_and_localize(place: Path, tmp_path:
     write_reconstruction_file(tmp_path / "colmap", "unknown", {})
     made = run("map", "create", tmp_path / "b.map", tmp_path / "colmap", "--weights", place / "weights")
     assert made.exit_code == 0
+    assert "warning: The scale of this scene is not known" in made.stderr
     for where in (("--map", str(tmp_path / "b.map")), ("--scene", str(tmp_path / "colmap"))):
         done = localize(place, place / "queries" / "0.png", "--solver", "regress", where=where)
         assert "warning: The scale of this scene is not known" in done.stderr

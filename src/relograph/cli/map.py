@@ -346,6 +346,8 @@ def _open_scene(path: Path, split: Split, format: str | None, focal: float | Non
     from relograph.scenes.opening import open_scene
 
     scene = open_scene(path, format=format, focal_px=focal, skip_bad_frames=skip_bad_frames)
+    for warning in scene.warnings:
+        typer.echo(printable(f"warning: {warning}"), err=True)
     chosen = {Split.ALL: scene, Split.TRAIN: scene.train, Split.TEST: scene.test}[split]
     if not len(chosen):
         raise DatasetError(f"{path}: expected frames of the {split.value} split, found none. Leave out --split.")
