@@ -145,6 +145,7 @@ def test_int8_is_smaller_and_close_and_says_how_close(
     assert report.precision == "int8"
     assert report.encoder.num_bytes < 0.6 * exported[1].encoder.num_bytes
     assert 1e-4 < report.encoder.max_difference["coarse"] < 0.5
+    assert report.matcher.sha256 == exported[1].matcher.sha256  # it decides about matches, in float32
     running = with_onnx(network.model, tmp_path / "int8", weights_sha256=network.sha256)
     ours, theirs = (model.encode(photos(1, 80, 96, 7)).coarse.numpy().ravel() for model in (network.model, running))
     assert np.corrcoef(ours, theirs)[0, 1] > 0.98

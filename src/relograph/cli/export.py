@@ -14,7 +14,7 @@ def export_command(
         Path | None, typer.Option(metavar="DIR", help="Weights to export.", show_default="the package's own")
     ] = None,
     int8: Annotated[
-        bool, typer.Option("--int8", help="Compute in 8 bits, with scales learned from photos of training rooms.")
+        bool, typer.Option("--int8", help="Encode in 8 bits, with scales learned from photos of training rooms.")
     ] = False,
     homes: Annotated[
         int, typer.Option(min=0, help="Validation rooms in which to measure what the export costs in accuracy.")

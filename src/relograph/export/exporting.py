@@ -3,7 +3,9 @@
 encoder   images [M, H, W, 3] in uint8 to features at three sizes and the descriptor; H and W are multiples of 16
 matcher   features of one query and of 1 to 32 references of one size to where each cell of the query is seen
 
-The poses that follow from matches are not exported: they are a small part of the time, and solved in float64.
+In int8 the encoder is computed in 8 bits. The matcher stays in float32: matches are decided there, and its weights are
+a tenth of the network's. The poses that follow from matches are not exported: they are a small part of the time, and
+solved in float64.
 """
 
 import logging
@@ -39,7 +41,7 @@ from relograph.progress import SILENT, Progress
 
 OPSET = 18
 TOLERANCE = 1e-3
-"""Largest difference to torch, as a share of the largest number, that an export in float32 may have."""
+"""Largest difference to torch, as a share of the largest number, that a file in float32 may have."""
 LARGEST_SIZE = 128 * SIZE_STEP
 ENCODER_OUTPUTS = (*FEATURES, "descriptor")
 MATCHER_INPUTS = tuple(f"{who}_{name}" for who in ("query", "ref") for name in FEATURES)
@@ -104,7 +106,6 @@ def export_match_gnn(
             if precision == "int8":
                 assert photos is not None
                 quantise(paths[ENCODER], _encoder_examples(photos))
-                quantise(paths[MATCHER], _matcher_examples(model, photos))
             advance(1)
             exported = Exported(
                 weights_sha256=network.sha256,
@@ -213,13 +214,6 @@ def _encoder_examples(photos: UInt8[Tensor, "M H W 3"]) -> list[dict[str, Any]]:
     return [{"images": photo.numpy()} for photo in photos.split(1)]
 
 
-def _matcher_examples(model: MatchGNN, photos: UInt8[Tensor, "M H W 3"]) -> list[dict[str, Any]]:
-    """Each photo with the next one, which is often near it."""
-    features = model.encode(photos)
-    pairs = [_inputs(features[i : i + 1], features[i + 1 : i + 2]) for i in range(len(photos) - 1)]
-    return [{name: part.numpy() for name, part in zip(MATCHER_INPUTS, pair, strict=True)} for pair in pairs]
-
-
 def _encoder_differences(encoder: nn.Module, path: Path, photos: UInt8[Tensor, "M H W 3"] | None) -> dict[str, float]:
     session = open_session(path)
     images = [_noise(2, *size_hw) for size_hw in CHECKED_HW] if photos is None else [photos[:4]]
@@ -266,9 +260,7 @@ def _difference(
 
 
 def _require_equal(exported: Exported) -> None:
-    if exported.precision != "float32":
-        return
-    for file in (exported.encoder, exported.matcher):
+    for file in (exported.matcher,) if exported.precision == "int8" else (exported.encoder, exported.matcher):
         for name, difference in file.max_difference.items():
             if not difference <= TOLERANCE:
                 raise CheckpointError(

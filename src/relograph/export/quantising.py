@@ -1,4 +1,4 @@
-"""ONNX files in 8 bits: weights and what flows between layers, with scales learned from examples."""
+"""An ONNX file in 8 bits: weights and what flows between layers, with scales learned from examples."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -13,8 +13,7 @@ LAYERS = ["Conv", "Gemm", "MatMul"]
 def quantise(path: Path, examples: Sequence[dict[str, Any]]) -> None:
     """Replaces a file by one in which convolutions and products with weights are computed in 8 bits.
 
-    Products of two things that are both computed, such as those of all cells with all cells, stay as they are: their
-    rounding is where matches are decided.
+    Products of two things that are both computed, as in an attention, stay as they are.
     """
     try:
         import onnx
