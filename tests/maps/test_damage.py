@@ -219,7 +219,7 @@ def test_a_read_only_disk_is_read_and_not_written(tmp_path: Path):
 
 def test_a_second_writer_waits_and_then_fails_while_readers_go_on(tmp_path: Path):
     made = made_map(tmp_path / "m", 4)
-    impatient = Map(SqliteStore(tmp_path / "m", wait_s=0.05), no_network())
+    impatient = Map(SqliteStore.open(tmp_path / "m", wait_s=0.05), no_network())
     with made.store.change("test", {}) as change:
         change.remove(["walk/0000.png"])
         with pytest.raises(DatasetError, match="found another process changing it") as caught:

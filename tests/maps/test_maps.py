@@ -15,7 +15,7 @@ from typer.main import get_command
 
 from painted_box import write_scene
 from relograph.cli import map as cli_map
-from relograph.errors import CheckpointError, DatasetError, GeometryError
+from relograph.errors import CheckpointError, ConfigError, DatasetError, GeometryError
 from relograph.geometry import Camera, Pose
 from relograph.localization import Localizer, MapFeatures
 from relograph.localization.focal import UnknownFocal
@@ -232,6 +232,8 @@ def test_other_weights_and_missing_maps_are_refused_in_one_line(tmp_path: Path, 
         Map.open(tmp_path / "m", network=network)
     with pytest.raises(DatasetError, match=r"expected a map, found no map\.sqlite"):
         Map.open(tmp_path / "nothing")
+    with pytest.raises(ConfigError, match="found the address postgresql://host/map"):
+        Map.open("postgresql://host/map")
     with pytest.raises(DatasetError, match="expected no map, found one of 1 photos"):
         made_map(tmp_path / "m", 1)
     (tmp_path / "mine").mkdir()

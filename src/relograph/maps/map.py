@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 import relograph
-from relograph.errors import CheckpointError, DatasetError, GeometryError
+from relograph.errors import CheckpointError, ConfigError, DatasetError, GeometryError
 from relograph.localization.map_features import Precision
 from relograph.localization.photos import PosedPhoto
 from relograph.maps.building import DecodedPhoto, decode, encode, frames_of, in_chunks, photo_bytes, read_ahead
@@ -80,14 +80,14 @@ class Map:
         """
         network = network or load_match_gnn()
         settings = MapSettings(network_sha256=network.sha256, precision=precision, levels=tuple(levels))
-        made = Map(SqliteStore.create(Path(where), settings, _about(scene)), network)
+        made = Map(SqliteStore.create(_folder(where), settings, _about(scene)), network)
         made.add(scene, skip_bad_frames=skip_bad_frames, progress=progress)
         return made
 
     @staticmethod
     def open(where: Path | str, *, network: LoadedMatchGNN | None = None) -> "Map":
         """The map that is there. A network is needed to add photos, and where the map does not keep all features."""
-        opened = Map(SqliteStore(Path(where)), network)
+        opened = Map(SqliteStore.open(_folder(where)), network)
         if network is not None:
             _require(opened.store.settings(), network)
         return opened
@@ -243,7 +243,7 @@ class Map:
                 f"{self.store.where}: expected photos of the map, found none named {min(missing)!r}. See map.frames."
             )
         about = _about(()) | {"from": self.store.where}
-        made = Map(SqliteStore.create(Path(where), self.settings, about), self._network)
+        made = Map(SqliteStore.create(_folder(where), self.settings, about), self._network)
         made._take(self.store, frames, [frame.name for frame in frames], "split", about, progress)
         return made
 
@@ -366,6 +366,12 @@ def _require(settings: MapSettings, network: LoadedMatchGNN) -> None:
             f"expected the weights that the map was made with ({settings.network_sha256[:12]}), found others "
             f"({network.sha256[:12]}). Give those weights, or make the map again."
         )
+
+
+def _folder(where: Path | str) -> Path:
+    if "://" in str(where):
+        raise ConfigError(f"expected the folder of a map, found the address {where}. Maps are kept in folders.")
+    return Path(where)
 
 
 def _about(photos: object) -> dict[str, object]:

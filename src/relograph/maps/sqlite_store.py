@@ -94,26 +94,31 @@ class SqliteStore:
     """A map in a folder."""
 
     def __init__(self, folder: Path, *, wait_s: float = WAIT_S) -> None:
-        """The map that is there; `create` makes one."""
+        """Where a map is or will be; `open` and `create` see to it that there is one."""
         self.folder = folder
         self._wait_s = wait_s
         self._is_swept = False
-        if not self._database.is_file():
+
+    @staticmethod
+    def open(folder: Path, *, wait_s: float = WAIT_S) -> "SqliteStore":
+        """The map that is there, brought up to date if its schema is an older one."""
+        store = SqliteStore(folder, wait_s=wait_s)
+        if not store._database.is_file():
             raise DatasetError(f"{folder}: expected a map, found no {DATABASE} there. Check the path, or make the map.")
-        with self._reading() as db:
-            version = _schema_version(db, self.where)
+        with store._reading() as db:
+            version = _schema_version(db, store.where)
         if version < len(MIGRATIONS):
-            with self._writing() as db:
-                _migrate(db, self.where)
+            with store._writing() as db:
+                _migrate(db, store.where)
                 db.execute("COMMIT")
+        return store
 
     @staticmethod
     def create(
         folder: Path, settings: MapSettings, about: dict[str, object], *, wait_s: float = WAIT_S
     ) -> "SqliteStore":
         """An empty map in a new folder, or in one where an earlier attempt was stopped before there was a map."""
-        store = SqliteStore.__new__(SqliteStore)
-        store.folder, store._wait_s, store._is_swept = folder, wait_s, False
+        store = SqliteStore(folder, wait_s=wait_s)
         with _clear_errors(store.where):
             folder.mkdir(parents=True, exist_ok=True)
             others = [path.name for path in folder.iterdir() if path.name.split("-")[0] not in (DATABASE, SHARDS)]
