@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64
 from PIL import Image
 
 from relograph.errors import ConfigError, DatasetError, MissingExtraError
@@ -35,6 +35,8 @@ MAX_IMAGE_SIDE = 1600
 ALL_PAIRS_UP_TO = 100
 """Photos of which each is matched with every other; of more, each with its neighbours by name."""
 MIN_PHOTOS = 3
+MIN_TOLD = 4
+"""Cameras that an AR log has to tell of: three positions fit nearly anything."""
 MIN_SHARE = 0.2
 """Of a scale's cameras, whose distance is no measure if it is a smaller share of the median distance to the others."""
 AR_TOLERANCE_M, AR_TOLERANCE_OF_EXTENT = 0.05, 0.02
@@ -89,13 +91,15 @@ def reconstruct_scene(
         raise ConfigError(f"expected a distance in metres above 0, got {distance.metres}. Measure it again.")
     if focal_px is not None and not (math.isfinite(focal_px) and focal_px > 0):
         raise ConfigError(f"expected a focal length in pixels above 0, got {focal_px}. Leave it out if unknown.")
-    log = None if ar_log is None else read_ar_log(ar_log)  # what is wrong with it is to be known before minutes of work
+    log = None if ar_log is None else read_ar_log(ar_log)
     with writing_folder(destination) as folder:
         photos = _place_photos(source, folder / "images", fps, progress)
         if distance is not None:
             distance = KnownDistance(
                 _name_like(distance.name_a, photos.names), _name_like(distance.name_b, photos.names), distance.metres
             )
+        if log is not None:  # of all photos first: what is wrong with it is to be known before minutes of work
+            _positions_told(photos.names, [photos.time_by_name.get(name) for name in photos.names], log, ar_offset_s)
         model = _place_cameras(pycolmap, folder / "images", photos, focal_px, progress)
         placed = {model.image(image_id).name: image_id for image_id in model.reg_image_ids()}
         names = [name for name in photos.names if name in placed]
@@ -219,7 +223,12 @@ def _place_cameras(pycolmap: Any, images: Path, photos: _Photos, focal_px: float
             options.random_seed = 0
             options.min_model_size = MIN_PHOTOS
             models = pycolmap.incremental_mapping(
-                database, images, temporary, options, next_image_callback=lambda: advance(1)
+                database,
+                images,
+                temporary,
+                options,
+                initial_image_pair_callback=lambda: advance(2),
+                next_image_callback=lambda: advance(1),
             )
     if not models:
         raise DatasetError(
@@ -300,15 +309,8 @@ def _scaled_by_log(
     log: ArLog,
     ar_offset_s: float,
 ) -> _Scaled:
-    positions, is_told = log.positions_of(names, times_s, ar_offset_s)
+    positions, is_told = _positions_told(names, times_s, log, ar_offset_s)
     num_told = int(is_told.sum())
-    if num_told < 4:
-        known_s = [time_s + ar_offset_s for time_s in times_s if time_s is not None]
-        ours = f"photos such as {names[0]}" + (f" at {min(known_s):.3f} to {max(known_s):.3f} s" if known_s else "")
-        raise DatasetError(
-            f"{log.path}: expected positions of 4 cameras or more, found those of {num_told}: the log has "
-            f"{log.span()}, the scene {ours}. Match the names, or shift times with --ar-offset."
-        )
     extent = float(np.linalg.norm(np.ptp(positions[is_told], axis=0)))
     tolerance = AR_TOLERANCE_M + AR_TOLERANCE_OF_EXTENT * extent
     aligned = align_points_robustly(centers[is_told], positions[is_told], tolerance)
@@ -324,3 +326,18 @@ def _scaled_by_log(
     )
     matrix = np.concatenate([aligned.scale * aligned.T.R.numpy(), aligned.T.t.numpy()[:, None]], axis=1)
     return _Scaled(matrix, "ar_log", text)
+
+
+def _positions_told(
+    names: Sequence[str], times_s: Sequence[float | None], log: ArLog, ar_offset_s: float
+) -> tuple[Float64[np.ndarray, "N 3"], Bool[np.ndarray, "N"]]:
+    """Where a log has the cameras, and which of them it tells of: four at least."""
+    positions, is_told = log.positions_of(names, times_s, ar_offset_s)
+    if is_told.sum() < MIN_TOLD:
+        known_s = [time_s + ar_offset_s for time_s in times_s if time_s is not None]
+        ours = f"photos such as {names[0]}" + (f" at {min(known_s):.3f} to {max(known_s):.3f} s" if known_s else "")
+        raise DatasetError(
+            f"{log.path}: expected positions of {MIN_TOLD} cameras or more, found those of {int(is_told.sum())}: the "
+            f"log has {log.span()}, the scene {ours}. Match the names, or shift times with --ar-offset."
+        )
+    return positions, is_told
