@@ -44,7 +44,7 @@ class SolverChoice(StrEnum):
 
 def localize_command(
     queries: Annotated[list[Path], typer.Argument(metavar="QUERY...", help="Photos, folders of photos, video files.")],
-    map: Annotated[Path | None, typer.Option("--map", metavar="MAP", help="Map to localize in.")] = None,
+    map: Annotated[str | None, typer.Option("--map", metavar="MAP", help="Map to localize in.")] = None,
     scene: Annotated[
         Path | None,
         typer.Option("--scene", metavar="ROOT", help="Posed photos to localize in, without a map: for a few hundred."),

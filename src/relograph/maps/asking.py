@@ -32,8 +32,8 @@ class MapToAsk:
 
 
 def open_map_to_ask(
-    map_path: Path | None,
-    scene_path: Path | None,
+    map_at: str | None,
+    scene_root: Path | None,
     queries: Sequence[Path],
     network: LoadedMatchGNN,
     device: str = "cpu",
@@ -41,13 +41,13 @@ def open_map_to_ask(
     progress: Progress = SILENT,
 ) -> MapToAsk:
     """The map, or the scene's photos but for the queries themselves: those of its training split, where it has one."""
-    if (map_path is None) == (scene_path is None):
+    if (map_at is None) == (scene_root is None):
         raise ConfigError("expected --map MAP or --scene ROOT to localize in, got neither or both. Give one of them.")
     network = replace(network, model=network.model.to(torch.device(device)))
-    if map_path is not None:
-        return _of_map(map_path, network)
-    assert scene_path is not None
-    scene = open_scene(scene_path)
+    if map_at is not None:
+        return _of_map(map_at, network)
+    assert scene_root is not None
+    scene = open_scene(scene_root)
     asked_for = {path.resolve() for path in queries}
     frames = [frame for frame in (scene.train if len(scene.train) else scene) if not _is_within(frame, asked_for)]
     if not frames:
@@ -63,8 +63,8 @@ def _is_within(frame: Frame, places: set[Path]) -> bool:
     return frame.image.member is None and not places.isdisjoint((path, *path.parents))
 
 
-def _of_map(path: Path, network: LoadedMatchGNN) -> MapToAsk:
-    opened = Map.open(path, network=network)
+def _of_map(where: str, network: LoadedMatchGNN) -> MapToAsk:
+    opened = Map.open(where, network=network)
     scale_is_known = all(change.about.get("scale_is_known", True) for change in opened.changes())
     features = opened.features
     return MapToAsk(
