@@ -37,7 +37,8 @@ HOW_TO_START_ANEW = "train anew in another folder with a lower optim.learning_ra
 
 def log_columns(watched: Iterable[str], figures: Iterable[str] = ()) -> tuple[str, ...]:
     """Columns of `log.csv`."""
-    return ("step", "epoch", "seconds", "loss", *watched, "learning_rate", "graphs_per_second", "validation_loss", *figures)
+    after = ("learning_rate", "graphs_per_second", "validation_loss")
+    return ("step", "epoch", "seconds", "loss", *watched, *after, *figures)
 
 
 LOG_COLUMNS = log_columns(("beta", "gamma"))
