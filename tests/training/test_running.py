@@ -100,7 +100,7 @@ tiny_training(Path(sys.argv[1]), LONG, progress=Dying())
 def curve(folder: Path) -> list[dict[str, float | None]]:
     """The log without what a clock says."""
     return [
-        {column: value for column, value in row.items() if column != "graphs_per_second"}
+        {column: value for column, value in row.items() if column not in ("seconds", "graphs_per_second")}
         for row in read_log(folder / "log.csv")
     ]
 
