@@ -9,9 +9,10 @@ from typer.testing import CliRunner
 
 from relograph.cli.app import app
 from relograph.maps import Map
-from relograph.models.match_gnn import MatchConfig, MatchGNN
+from relograph.models.match_gnn import MatchGNN
 from relograph.models.shipped import save_match_gnn
 from relograph.scenes import open_scene
+from relograph.training.presets import MATCHGNN_TINY
 
 FIRST = "seq-01/frame-000000.color.png"
 
@@ -23,21 +24,8 @@ def invoke(*arguments: str | Path):
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
-    config = MatchConfig(
-        channels=16,
-        matched_channels=16,
-        context_channels=16,
-        fine_channels=8,
-        self_layers=1,
-        cross_layers=1,
-        edge_channels=16,
-        rounds=1,
-        heads=2,
-        num_clusters=2,
-        descriptor_dim=8,
-    )
     folder = tmp_path_factory.mktemp("weights")
-    save_match_gnn(folder, MatchGNN(config), {})
+    save_match_gnn(folder, MatchGNN(MATCHGNN_TINY.model), {})
     return folder
 
 

@@ -22,9 +22,10 @@ from relograph.localization.focal import UnknownFocal
 from relograph.localization.photos import PhotoInMemory
 from relograph.maps import Map
 from relograph.maps import map as map_module
-from relograph.models.match_gnn import MatchConfig, MatchGNN
+from relograph.models.match_gnn import MatchGNN
 from relograph.models.shipped import LoadedMatchGNN
 from relograph.scenes import open_scene
+from relograph.training.presets import MATCHGNN_TINY
 
 CPU = torch.device("cpu")
 
@@ -32,20 +33,7 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module")
 def network() -> LoadedMatchGNN:
     torch.manual_seed(0)
-    config = MatchConfig(
-        channels=16,
-        matched_channels=16,
-        context_channels=16,
-        fine_channels=8,
-        self_layers=1,
-        cross_layers=1,
-        edge_channels=16,
-        rounds=1,
-        heads=2,
-        num_clusters=2,
-        descriptor_dim=8,
-    )
-    return LoadedMatchGNN(MatchGNN(config).eval().requires_grad_(False), "b" * 64, {})
+    return LoadedMatchGNN(MatchGNN(MATCHGNN_TINY.model).eval().requires_grad_(False), "b" * 64, {})
 
 
 def test_a_scene_becomes_a_map_in_which_its_own_photo_is_found(tmp_path: Path, network: LoadedMatchGNN):

@@ -625,30 +625,20 @@ class MatchGNN(nn.Module):
         """What the pose network sees: geometry, and nothing of what things look like."""
         # The pose takes matches as they are: its loss does not bend them to its wishes.
         with torch.set_grad_enabled(self.config.pose_teaches_matches and torch.is_grad_enabled()):
-            return self._flow(matches, query_hw, ref_hw, query_lenses, ref_lenses)
-
-    def _flow(
-        self,
-        matches: Matches,
-        query_hw: tuple[int, int],
-        ref_hw: tuple[int, int],
-        query_lenses: Lenses | None,
-        ref_lenses: Lenses | None,
-    ) -> Flow:
-        anchors = cell_anchors(*query_hw, COARSE_STRIDE, matches.xy.device).to(matches.xy.dtype)
-        anchors = anchors.expand(len(matches.xy), -1, -1)
-        here = likely_rays(anchors, query_hw) if query_lenses is None else query_lenses.rays(anchors)
-        there = likely_rays(matches.xy, ref_hw) if ref_lenses is None else ref_lenses.rays(matches.xy)
-        knows = [
-            torch.full_like(matches.confidence, float(lenses is not None)) for lenses in (query_lenses, ref_lenses)
-        ]
-        return Flow(
-            here=here[:, None].expand_as(there),
-            there=there.nan_to_num(0.0).clamp(-STEEPEST, STEEPEST),  # a bent lens has no ray for some pixels
-            confidence=matches.confidence if torch.is_grad_enabled() else matches.confidence.detach(),
-            knows=torch.stack(knows, dim=-1),
-            grid_hw=(query_hw[0] // COARSE_STRIDE, query_hw[1] // COARSE_STRIDE),
-        )
+            anchors = cell_anchors(*query_hw, COARSE_STRIDE, matches.xy.device).to(matches.xy.dtype)
+            anchors = anchors.expand(len(matches.xy), -1, -1)
+            here = likely_rays(anchors, query_hw) if query_lenses is None else query_lenses.rays(anchors)
+            there = likely_rays(matches.xy, ref_hw) if ref_lenses is None else ref_lenses.rays(matches.xy)
+            knows = [
+                torch.full_like(matches.confidence, float(lenses is not None)) for lenses in (query_lenses, ref_lenses)
+            ]
+            return Flow(
+                here=here[:, None].expand_as(there),
+                there=there.nan_to_num(0.0).clamp(-STEEPEST, STEEPEST),  # a bent lens has no ray for some pixels
+                confidence=matches.confidence if torch.is_grad_enabled() else matches.confidence.detach(),
+                knows=torch.stack(knows, dim=-1),
+                grid_hw=(query_hw[0] // COARSE_STRIDE, query_hw[1] // COARSE_STRIDE),
+            )
 
     def forward(
         self,
