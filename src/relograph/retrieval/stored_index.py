@@ -111,7 +111,7 @@ class StoredIndex:
     @staticmethod
     def create(
         folder: Path,
-        descriptors: Iterable[Float[Tensor, "F D"]],
+        descriptors: Iterable[Float[Tensor, "_ D"]],
         *,
         progress: Progress = SILENT,
         warn: Callable[[str], None] = warnings.warn,
@@ -177,7 +177,7 @@ class StoredIndex:
             similarity = similarity.masked_fill(row == exclude_rows.cpu()[:, None], -torch.inf)
         return _best(row, similarity, k)
 
-    def add(self, descriptors: Iterable[Float[Tensor, "F D"]], *, progress: Progress = SILENT) -> range:
+    def add(self, descriptors: Iterable[Float[Tensor, "_ D"]], *, progress: Progress = SILENT) -> range:
         """The numbers of new rows, one for each descriptor. All of them are in the index, or none if this is killed."""
         contents = self._contents
         path, num_rows = self._folder / DESCRIPTORS_FILE, contents.num_rows
