@@ -165,17 +165,18 @@ class DenseEncoder(nn.Module):
     def __init__(self, config: MatchConfig) -> None:
         super().__init__()
         fine, coarse, context = config.fine_channels, config.channels, config.context_channels
+        matched = config.matched_channels
         self.stem = nn.Sequential(nn.Conv2d(3, 32, 5, 2, padding=2, bias=False), nn.BatchNorm2d(32), nn.ReLU())
         self.to_half = ConvBlock(32, fine)
-        self.to_quarter = nn.Sequential(ConvBlock(fine, 96, 2), ConvBlock(96, 96))
-        self.to_eighth = nn.Sequential(ConvBlock(96, coarse, 2), ConvBlock(coarse, coarse), ConvBlock(coarse, coarse))
+        self.to_quarter = nn.Sequential(ConvBlock(fine, 64, 2), ConvBlock(64, 64))
+        self.to_eighth = nn.Sequential(ConvBlock(64, coarse, 2), ConvBlock(coarse, coarse))
         self.to_sixteenth = nn.Sequential(ConvBlock(coarse, context, 2), ConvBlock(context, context))
         self.look_around = nn.ModuleList(Attention(context, config.heads) for _ in range(config.self_layers))
         self.context_to_coarse = nn.Conv2d(context, coarse, 1)
-        self.merge_coarse = ConvBlock(coarse, coarse)
-        self.describe_coarse = nn.Conv2d(coarse, config.matched_channels, 1)
-        self.coarse_to_quarter = nn.Conv2d(coarse, 96, 1)
-        self.merge_quarter = ConvBlock(96, fine)
+        self.merge_coarse = ConvBlock(coarse, matched)
+        self.describe_coarse = nn.Conv2d(matched, matched, 1)  # a block ends in ReLU; what is compared has both signs
+        self.coarse_to_quarter = nn.Conv2d(matched, 64, 1)
+        self.merge_quarter = ConvBlock(64, fine)
         self.merge_fine = nn.Conv2d(fine, fine, 3, padding=1)
 
     def forward(self, images: Tensor) -> ImageFeatures:
