@@ -270,7 +270,7 @@ def test_an_older_schema_is_brought_up_to_date_and_a_newer_one_refused(tmp_path:
         patch.setattr(sqlite_store, "MIGRATIONS", newer)
         assert contents(Map.open(tmp_path / "m")) == before
         assert Map.open(tmp_path / "m").verify().is_whole
-    with pytest.raises(DatasetError, match="version 1 at most, found version 2"):
+    with pytest.raises(DatasetError, match="version 2 at most, found version 3"):
         Map.open(tmp_path / "m")
 
 

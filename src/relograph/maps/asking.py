@@ -65,7 +65,7 @@ def _is_within(frame: Frame, places: set[Path]) -> bool:
 
 def _of_map(where: str, network: LoadedMatchGNN) -> MapToAsk:
     opened = Map.open(where, network=network)
-    scale_is_known = all(change.about.get("scale_is_known", True) for change in opened.changes())
+    scale_is_known = opened.settings.scale_is_known
     features = opened.features
     return MapToAsk(
         features,

@@ -30,7 +30,7 @@ from relograph.maps.records import (
 from relograph.maps.shards import PHOTOS_PER_SHARD, MissingShardError, Shard
 from relograph.maps.similarity import Similarity
 from relograph.maps.sqlite_store import SqliteStore
-from relograph.maps.store import MapStore
+from relograph.maps.store import Change, MapStore
 from relograph.maps.thinning import Nearest, choose_spread_out, nearest_of
 from relograph.models.folding import fold_match_gnn
 from relograph.models.match_gnn import MatchGNN
@@ -79,7 +79,12 @@ class Map:
         After a kill it holds the photos up to there, and `add` of the same scene goes on.
         """
         network = network or load_match_gnn()
-        settings = MapSettings(network_sha256=network.sha256, precision=precision, levels=tuple(levels))
+        settings = MapSettings(
+            network_sha256=network.sha256,
+            precision=precision,
+            levels=tuple(levels),
+            scale_is_known=_scale_is_known(scene),
+        )
         made = Map(SqliteStore.create(_folder(where), settings, _about(scene)), network)
         made.add(scene, skip_bad_frames=skip_bad_frames, progress=progress)
         return made
@@ -195,7 +200,7 @@ class Map:
                                 raise outcome
                             left_out.append(str(outcome))
                     if good:
-                        self._commit(good, model, settings, about)
+                        self._commit(good, model, settings, about, scale_is_known=_scale_is_known(photos))
                         num_added += len(good)
                     advance(len(chunk))
         finally:
@@ -218,7 +223,8 @@ class Map:
     ) -> None:
         """Takes in all photos of another map, in one change; `T_this_other` takes that map's world to this one's.
 
-        `prefix` is put before their names.
+        `prefix` is put before their names. Where the other map's scale is not known and the transform has none, that
+        of this one is not known any more.
         """
         require_same_features(self.store.settings(), other.settings)
         frames = list(other.frames)
@@ -232,7 +238,9 @@ class Map:
         if T_this_other is not None:
             frames = moved(frames, T_this_other)
             about["T_this_other"] = T_this_other.to_dict()
-        self._take(other.store, frames, names, "merge", about, progress)
+        is_scaled = T_this_other is not None and T_this_other.scale != 1.0
+        scale_is_known = other.settings.scale_is_known or is_scaled
+        self._take(other.store, frames, names, "merge", about, progress, scale_is_known=scale_is_known)
 
     def split(self, where: Path | str, names: Sequence[str], *, progress: Progress = SILENT) -> "Map":
         """A new map of some of the photos; this one keeps them."""
@@ -289,6 +297,8 @@ class Map:
         kind: str,
         about: dict[str, object],
         progress: Progress,
+        *,
+        scale_is_known: bool = True,
     ) -> None:
         """Copies frames of another map under those names."""
         with (
@@ -297,7 +307,14 @@ class Map:
         ):
             copied = packed(source, frames, change, advance)
             change.insert([replace(frame, name=name) for frame, name in zip(copied, names, strict=True)])
+            self._doubt_scale(change, scale_is_known)
         self.refresh()
+
+    def _doubt_scale(self, change: Change, scale_is_known: bool) -> None:
+        """Says of the map that its scale is not known, where that of photos that come in is not."""
+        settings = self.store.settings()
+        if settings.scale_is_known and not scale_is_known:
+            change.set_settings(replace(settings, scale_is_known=False))
 
     def _require_unchanged(self) -> None:
         """Raises where another writer was faster: what is about to be done was thought out for an older map."""
@@ -315,7 +332,13 @@ class Map:
             yield from ((photo, known.get(photo.name)) for photo in chunk)
 
     def _commit(
-        self, photos: Sequence[DecodedPhoto], model: MatchGNN, settings: MapSettings, about: dict[str, object]
+        self,
+        photos: Sequence[DecodedPhoto],
+        model: MatchGNN,
+        settings: MapSettings,
+        about: dict[str, object],
+        *,
+        scale_is_known: bool,
     ) -> None:
         shards = encode(photos, model, settings)  # before the change, so that other writers need not wait for it
         with self.store.change("add", about) as change:
@@ -324,6 +347,7 @@ class Map:
                 its_frames = frames_of(its_photos, shard, change.put_shard(shard))
                 frames |= {frame.name: frame for frame in its_frames}
             change.insert([frames[photo.photo.name] for photo in photos])
+            self._doubt_scale(change, scale_is_known)
 
 
 def _read(photo_and_known: tuple[PosedPhoto, MapFrame | None]) -> DecodedPhoto | DatasetError | GeometryError | None:
@@ -374,9 +398,13 @@ def _folder(where: Path | str) -> Path:
     return Path(where)
 
 
+def _scale_is_known(photos: object) -> bool:
+    return photos.scale_is_known if isinstance(photos, Scene) else True
+
+
 def _about(photos: object) -> dict[str, object]:
     """Where a change came from."""
     about: dict[str, object] = {"relograph": relograph.__version__}
     if isinstance(photos, Scene):
-        about |= {"scene": photos.name, "format": photos.format, "scale_is_known": photos.scale_is_known}
+        about |= {"scene": photos.name, "format": photos.format}
     return about

@@ -118,6 +118,8 @@ class MapSettings:
     precision: Precision = "float16"
     levels: tuple[Level, ...] = LEVELS
     """Of dense features that are kept."""
+    scale_is_known: bool = True
+    """Whether the unit of poses is a metre; a scene that was reconstructed without a measure has one of its own."""
     georeference: "Georeference | None" = None
 
     def __post_init__(self) -> None:
@@ -132,6 +134,7 @@ class MapSettings:
             "network_sha256": self.network_sha256,
             "precision": self.precision,
             "levels": list(self.levels),
+            "scale_is_known": self.scale_is_known,
         }
         if self.georeference is not None:
             values["georeference"] = self.georeference.to_dict()
@@ -145,6 +148,7 @@ class MapSettings:
             network_sha256=values["network_sha256"],
             precision=values["precision"],
             levels=tuple(values["levels"]),
+            scale_is_known=values["scale_is_known"],
             georeference=None if place is None else Georeference.from_dict(place),
         )
 

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -31,7 +31,18 @@ WAIT_S = 30.0
 NAMES_AT_ONCE = 500
 """In one question: SQLite allows a limited number of values."""
 
-MIGRATIONS = (
+
+def _move_scale_into_settings(db: sqlite3.Connection) -> None:
+    """Whether the scale is known stood with the photos that brought it, in the history, which copies do not share."""
+    abouts = [json.loads(about) for (about,) in db.execute("SELECT about FROM changes")]
+    is_known = all(about.get("scale_is_known", True) for about in abouts)
+    for old, sha256 in db.execute("SELECT value, sha256 FROM settings").fetchall():  # none in a map that is being made
+        _require_digest(old, sha256)
+        value = json.dumps(json.loads(old) | {"scale_is_known": is_known}, sort_keys=True)
+        db.execute("UPDATE settings SET value = ?, sha256 = ?", [value, digest(value)])
+
+
+MIGRATIONS: tuple[str | Callable[[sqlite3.Connection], None], ...] = (
     """
     CREATE TABLE settings (
         id INTEGER PRIMARY KEY CHECK (id = 1),
@@ -77,6 +88,7 @@ MIGRATIONS = (
     );
     CREATE INDEX frames_by_shard ON frames (shard_id);
     """,
+    _move_scale_into_settings,
 )
 """What brings a database from one schema version to the next, beginning with an empty one."""
 
@@ -499,9 +511,13 @@ def _frame_sha256(frame: MapFrame) -> bytes:
 
 def _settings(db: sqlite3.Connection) -> MapSettings:
     value, sha256 = db.execute("SELECT value, sha256 FROM settings").fetchone()
-    if digest(value) != sha256:
-        raise sqlite3.DatabaseError("the map's settings are not those that were written")
+    _require_digest(value, sha256)
     return MapSettings.from_json(value)
+
+
+def _require_digest(settings: str, sha256: bytes) -> None:
+    if digest(settings) != sha256:
+        raise sqlite3.DatabaseError("the map's settings are not those that were written")
 
 
 def _last_change(db: sqlite3.Connection) -> tuple[int, int, bytes]:
@@ -581,9 +597,12 @@ def _schema_version(db: sqlite3.Connection, where: str, *, allow_empty: bool = F
 
 def _migrate(db: sqlite3.Connection, where: str) -> None:
     version = _schema_version(db, where, allow_empty=True)
-    for script in MIGRATIONS[version:]:
-        for statement in script.split(";"):
-            db.execute(statement)
+    for step in MIGRATIONS[version:]:
+        if callable(step):
+            step(db)
+        else:
+            for statement in step.split(";"):
+                db.execute(statement)
     db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
 
