@@ -20,7 +20,7 @@ from relograph.localization.localizer import (
     Answer,
     Compared,
     Localizer,
-    answer_from_matches,
+    answer_compared,
     expected_error,
     select_matches,
 )
@@ -112,7 +112,7 @@ def error_of(answer: Answer, batch: StreamBatch) -> tuple[float, float]:
 
 
 def test_exact_matches_give_the_exact_pose(room: StreamBatch):
-    answer = answer_from_matches(compared_by_truth(room), "auto")
+    answer = answer_compared(compared_by_truth(room), "auto")
     metres, degrees = error_of(answer, room)
     assert metres < 0.002  # depth comes in float32, and lenses of the renderer and of the solver differ by rounding
     assert degrees < 0.02
@@ -124,7 +124,7 @@ def test_exact_matches_give_the_exact_pose(room: StreamBatch):
 
 
 def test_matches_with_errors_give_a_pose_as_good_as_they_say(room: StreamBatch):
-    answer = answer_from_matches(compared_by_truth(room, noise_px=0.3, wrong_share=0.3), "geometric")
+    answer = answer_compared(compared_by_truth(room, noise_px=0.3, wrong_share=0.3), "geometric")
     metres, degrees = error_of(answer, room)
     sigma_m = float(answer.covariance[3:, 3:].trace().sqrt())
     assert answer.localized
@@ -134,16 +134,16 @@ def test_matches_with_errors_give_a_pose_as_good_as_they_say(room: StreamBatch):
 
 def test_an_unknown_focal_length_is_found(room: StreamBatch):
     compared = replace(compared_by_truth(room, noise_px=0.1), query_camera=UnknownFocal(WIDTH, HEIGHT, 7))
-    answer = answer_from_matches(compared, "auto")
+    answer = answer_compared(compared, "auto")
     assert answer.focal_px == pytest.approx(camera_of(room, 0).fx, rel=0.03)
     assert error_of(answer, room)[0] < 0.05
-    regressed = answer_from_matches(compared, "regress")
+    regressed = answer_compared(compared, "regress")
     assert regressed.focal_px is None
 
 
 def test_the_solver_may_be_left_out(room: StreamBatch):
     compared = compared_by_truth(room)
-    answer = answer_from_matches(compared, "regress", ACCEPT_ALL)
+    answer = answer_compared(compared, "regress", ACCEPT_ALL)
     assert answer.T_world_cam is compared.T_regressed
     assert answer.T_solved is None
     assert_allclose(answer.covariance.diagonal(), [0.05**2] * 6, rtol=1e-5)
@@ -151,7 +151,7 @@ def test_the_solver_may_be_left_out(room: StreamBatch):
 
 def test_useless_matches_leave_the_networks_pose_or_none(room: StreamBatch):
     compared = compared_by_truth(room, wrong_share=1.0)
-    auto, geometric = (answer_from_matches(compared, solver, ACCEPT_ALL) for solver in ("auto", "geometric"))
+    auto, geometric = (answer_compared(compared, solver, ACCEPT_ALL) for solver in ("auto", "geometric"))
     assert auto.localized
     assert auto.T_world_cam is compared.T_regressed
     assert not geometric.localized
@@ -165,14 +165,14 @@ def test_each_way_to_an_answer_has_odds_of_its_own(room: StreamBatch):
     calibration = Calibration(solved, unsolved, regressed, "", 0)
     useful, useless = compared_by_truth(room), compared_by_truth(room, wrong_share=1.0)
     asked = ((useful, "auto"), (useless, "auto"), (useful, "regress"))
-    chances = [answer_from_matches(compared, solver, calibration).confidence for compared, solver in asked]
+    chances = [answer_compared(compared, solver, calibration).confidence for compared, solver in asked]
     assert_allclose(chances, [0.1, 0.2, 0.3])
 
 
 def test_whether_the_focal_length_was_known_is_a_sign(room: StreamBatch):
     known = compared_by_truth(room)
     unknown = replace(known, query_camera=UnknownFocal(WIDTH, HEIGHT, 1))
-    signs = [answer_from_matches(compared, "auto").signs["focal_known"] for compared in (known, unknown)]
+    signs = [answer_compared(compared, "auto").signs["focal_known"] for compared in (known, unknown)]
     assert signs == [1.0, 0.0]
 
 
@@ -185,7 +185,7 @@ def test_references_at_one_point_leave_the_scale_to_the_network(room: StreamBatc
             for name in ("images", "depth_m", "T_world_cam", "K", "distortion", "overlap")
         },
     )
-    answer = answer_from_matches(compared_by_truth(one), "auto")
+    answer = answer_compared(compared_by_truth(one), "auto")
     metres, degrees = error_of(answer, one)
     assert not answer.scale_observable
     assert "distance" in answer.reason
@@ -195,7 +195,7 @@ def test_references_at_one_point_leave_the_scale_to_the_network(room: StreamBatc
 
 def test_a_refusal_says_why(room: StreamBatch):
     strict = Calibration(Odds({"inliers": 1.0}, -20.0, 0.9), *(Odds({}, 0.0, 0.9),) * 2, "", 0)
-    answer = answer_from_matches(compared_by_truth(room), "auto", strict)
+    answer = answer_compared(compared_by_truth(room), "auto", strict)
     assert not answer.localized
     assert answer.T_world_cam is None
     assert answer.T_best is not None
@@ -205,7 +205,7 @@ def test_a_refusal_says_why(room: StreamBatch):
 
 def test_better_matches_are_surer(room: StreamBatch):
     chances = [
-        answer_from_matches(compared_by_truth(room, noise_px=noise_px, wrong_share=wrong), "auto").confidence
+        answer_compared(compared_by_truth(room, noise_px=noise_px, wrong_share=wrong), "auto").confidence
         for noise_px, wrong in ((0.0, 0.0), (0.5, 0.4), (0.5, 0.8))
     ]
     assert chances == sorted(chances, reverse=True)
@@ -214,7 +214,7 @@ def test_better_matches_are_surer(room: StreamBatch):
 
 def test_weights_that_make_no_pose_are_refused(room: StreamBatch):
     nowhere = Pose(torch.full((3, 3), torch.nan).double(), torch.zeros(3).double())
-    answer = answer_from_matches(compared_by_truth(room, T_regressed=nowhere), "auto")
+    answer = answer_compared(compared_by_truth(room, T_regressed=nowhere), "auto")
     assert not answer.localized
     assert "no pose" in answer.reason
 
@@ -349,7 +349,7 @@ def test_a_photo_finds_itself_in_the_map(localizer: Localizer):
     assert answer.references[0].row == 3
     assert answer.references[0].name == "photo-3.png"
     assert answer.references[0].similarity == pytest.approx(1.0, abs=1e-3)
-    assert set(answer.seconds) == {"encode", "retrieve", "match", "solve"}
+    assert set(answer.seconds) == {"decode", "encode", "retrieve", "match", "solve"}
 
 
 def test_references_may_be_given(localizer: Localizer):

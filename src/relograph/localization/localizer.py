@@ -1,9 +1,10 @@
 """Photo in, pose out: the query finds references in a map, is matched with them, and the matches are solved for a pose.
 
-encode     the query to dense features and a descriptor
-retrieve   references that look like it, spread out in space
+decode     the photo
+encode     it to dense features and a descriptor
+retrieve   references that look like it, spread out in space, and some near a prior pose where there is one
 match      every cell of the query with every reference; the network says a pose, edge by edge and fused
-solve      the matches for the pose that explains most of them, started from the network's
+solve      the matches for the pose that explains most of them, started from the network's and the prior
 judge      how sure that is; what is not sure enough is refused
 """
 
@@ -17,7 +18,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from relograph.errors import ConfigError, DatasetError, MissingExtraError
@@ -27,14 +28,15 @@ from relograph.geometry import Camera, Pose, pose_error
 from relograph.graphs.correspondence import Lenses, cell_anchors
 from relograph.localization.confidence import UNCALIBRATED, confidence, sureness
 from relograph.localization.focal import UnknownFocal
-from relograph.localization.map_features import MapFeatures
+from relograph.localization.map_features import PHOTOS_AT_ONCE
+from relograph.localization.map_view import MapView, StoredMap
 from relograph.localization.photos import AnyCamera, QueryImage, QueryPhoto, WorkingSize, read_query
+from relograph.localization.prior import Prior
 from relograph.localization.solver import MatchedPoints, SolverAnswer, solve_query_pose
 from relograph.localization.spread import choose_spread_references
 from relograph.models.folding import fold_match_gnn
 from relograph.models.match_gnn import COARSE_STRIDE, Flow, ImageFeatures, MatchAnswers, Matches
-from relograph.models.shipped import Calibration, LoadedMatchGNN
-from relograph.retrieval import ExactIndex
+from relograph.models.shipped import Calibration, LoadedMatchGNN, Odds, load_match_gnn
 from relograph.scenes.frame import FileSource
 
 Solver = Literal["auto", "regress", "geometric"]
@@ -94,7 +96,7 @@ class Answer:
     signs: Mapping[str, float] = field(default_factory=dict)
     """What the confidence was made from."""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """By stage: encode, retrieve, match, solve."""
+    """By stage: decode, encode, retrieve, match, solve."""
 
     @property
     def T_best(self) -> Pose | None:
@@ -126,38 +128,64 @@ class Compared:
     """Logits of the share of the query that each reference sees."""
     T_regressed: Pose
     """What all edges together say."""
+    prior: Prior | None = None
+    """Where the photo was taken, as somebody knows already."""
     scale: float = 1.0
     """Pixels that the network saw for each of the photo's."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """By stage, up to here."""
 
 
-class Localizer:
-    """Localizes photos in a map.
+@dataclass(frozen=True)
+class _Query:
+    """A photo that was read."""
 
-    `solver` chooses the pose: `regress` is what the network says, `geometric` what matches agree on, and `auto` the
-    latter where there is one. With the `runtime` onnx the network encodes and matches by the files in the folder
-    `exported`, which `relograph export` writes.
+    size: WorkingSize
+    camera: Camera | UnknownFocal
+    """Of what the network sees."""
+    pixels: UInt8[Tensor, "H W 3"]
+    """What it sees."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """A query as the network knows it."""
+
+    query: _Query
+    features: ImageFeatures
+    descriptor: Float[Tensor, "D"]
+    seconds: float
+
+
+class Localizer:
+    """Localizes photos in a map: a `Map`, which may change meanwhile, or features of posed photos that are at hand.
+
+    The network is the one that made the map. `solver` chooses the pose: `regress` is what the network says, `geometric`
+    what matches agree on, and `auto` the latter where there is one. With the `runtime` onnx the network encodes and
+    matches by the files in the folder `exported`, which `relograph export` writes.
     """
 
     def __init__(
         self,
-        map_features: MapFeatures,
-        network: LoadedMatchGNN,
+        map: MapView | StoredMap,
+        network: LoadedMatchGNN | None = None,
         *,
         num_references: int = 7,
         solver: Solver = "auto",
         runtime: Runtime = "torch",
         exported: Path | None = None,
     ) -> None:
-        map_features.require(network)
         if not 1 <= num_references <= MAX_REFERENCES:
             raise ConfigError(f"A query has 1 to {MAX_REFERENCES} references, got {num_references}.")
         if solver not in ("auto", "regress", "geometric"):
             raise ConfigError(f"The solver is auto, regress or geometric, got {solver!r}.")
         if runtime not in ("torch", "onnx"):
             raise ConfigError(f"The runtime is torch or onnx, got {runtime!r}.")
-        self.map = map_features
+        if network is None:
+            network = load_match_gnn() if isinstance(map, MapView) else map.network
+        self._map = map
+        self.map.require(network)
         self.network = network
         self.num_references = num_references
         self.solver: Solver = solver
@@ -169,85 +197,137 @@ class Localizer:
         self.device = next(network.model.parameters()).device
         if self.device.type == "cpu":
             keep_freed_memory()
-        self._index = ExactIndex(map_features.descriptors)
+
+    @property
+    def map(self) -> MapView:
+        """The photos that the next query is compared with."""
+        return self._map if isinstance(self._map, MapView) else self._map.features
 
     def localize(
-        self, image: QueryImage, *, camera: AnyCamera = None, references: Sequence[int] | None = None
+        self,
+        image: QueryImage,
+        *,
+        camera: AnyCamera = None,
+        prior: Prior | None = None,
+        references: Sequence[int] | None = None,
     ) -> Answer:
         """Where the photo was taken.
 
         `camera` are the intrinsics of the photo; without any, the focal length in its file is used, and without that
-        it is searched. `references` are rows of the map to use instead of those that retrieval finds.
+        it is searched. `prior` is about where it was taken, as far as that is known: half of the references may then
+        come from there. `references` are rows of the map to use instead of those that are found.
         """
-        compared = self.compare(image, camera=camera, references=references)
+        return self._answer(self.compare(image, camera=camera, prior=prior, references=references))
+
+    def localize_batch(
+        self, images: Sequence[QueryImage], *, cameras: Sequence[AnyCamera] | None = None, prior: Prior | None = None
+    ) -> list[Answer]:
+        """Where each photo was taken; those of one size are encoded together. One that is no photo is refused."""
+        cameras = [None] * len(images) if cameras is None else cameras
+        if len(cameras) != len(images):
+            raise ConfigError(f"expected a camera for each of {len(images)} photos, got {len(cameras)}. Give them all.")
+        answers: list[Answer] = []
+        for first in range(0, len(images), PHOTOS_AT_ONCE):
+            some = slice(first, first + PHOTOS_AT_ONCE)
+            read = [_read(image, camera) for image, camera in zip(images[some], cameras[some], strict=True)]
+            encoded = iter(self._encode([query for query in read if isinstance(query, _Query)]))
+            for query in read:
+                compared = query if isinstance(query, Answer) else self._compare_encoded(next(encoded), prior)
+                answers.append(self._answer(compared))
+        return answers
+
+    def _answer(self, compared: Compared | Answer) -> Answer:
         if isinstance(compared, Answer):
             return compared
-        return answer_compared(compared, self.solver, self.network.calibration or UNCALIBRATED)
+        return answer_compared(compared, self.solver, self.calibration)
+
+    @property
+    def calibration(self) -> Calibration:
+        """How answers are judged."""
+        return self.network.calibration or UNCALIBRATED
 
     def compare(
-        self, image: QueryImage, *, camera: AnyCamera = None, references: Sequence[int] | None = None
+        self,
+        image: QueryImage,
+        *,
+        camera: AnyCamera = None,
+        prior: Prior | None = None,
+        references: Sequence[int] | None = None,
     ) -> Compared | Answer:
         """The first half of `localize`, all that the network does; an answer already where there is nothing to compare.
 
         `answer_compared` is the other half. It needs neither network nor map, so another process can do it meanwhile.
         """
-        seconds: dict[str, float] = {}
-        if isinstance(image, Path | str):  # a file that is not there is an error; one that is no photo, a refusal
-            image = FileSource(Path(image)).read_bytes()
-        try:
-            photo = read_query(image)
-        except DatasetError as error:
-            return Answer(None, False, 0.0, str(error))
-        size = WorkingSize.of(photo.pixels.shape[1], photo.pixels.shape[0])
-        working_camera = _query_camera(camera, photo, size)
-        with _timed(seconds, "encode"):
-            features, descriptor = self._encode(size.pixels(photo.pixels))
+        query = _read(image, camera)
+        if isinstance(query, Answer):
+            return query
+        (encoded,) = self._encode([query])
+        return self._compare_encoded(encoded, prior, references)
+
+    def retrieve(
+        self, descriptor: Float[Tensor, "D"], prior: Prior | None = None
+    ) -> tuple[list[int], Float[Tensor, "R"]]:
+        """Rows of references that look like the query and stand apart, with the cosines of their descriptors.
+
+        Of those that are near a prior there are up to half: were it wrong, the other half would still find the place.
+        """
+        return self._retrieve(self.map, descriptor, prior)
+
+    def _retrieve(
+        self, view: MapView, descriptor: Float[Tensor, "D"], prior: Prior | None
+    ) -> tuple[list[int], Float[Tensor, "R"]]:
+        alike, similarity = view.nearest(descriptor, CANDIDATES_PER_REFERENCE * self.num_references)
+        chosen = choose_spread_references(view.T_world_cam[alike], similarity, self.num_references).tolist()
+        rows = [alike[i] for i in chosen]
+        if prior is None:
+            return rows, similarity[chosen]
+        first = rows[: (self.num_references + 1) // 2]
+        near = [row for row in prior.references(view.T_world_cam, self.num_references) if row not in first]
+        rows = list(dict.fromkeys([*first, *near[: self.num_references // 2], *rows]))[: self.num_references]
+        return rows, view.similarity(descriptor, rows)
+
+    def _encode(self, queries: Sequence[_Query]) -> list[_Encoded]:
+        """Queries as the network sees them, those of one size together; the time is shared between them."""
+        rows_by_size: dict[tuple[int, int], list[int]] = {}
+        for row, query in enumerate(queries):
+            rows_by_size.setdefault(query.size.size_hw, []).append(row)
+        encoded: dict[int, _Encoded] = {}
+        for rows in rows_by_size.values():
+            start = perf_counter()
+            with torch.no_grad():
+                features = self._model.encode(torch.stack([queries[row].pixels for row in rows]).to(self.device))
+                descriptors = self._model.descriptor(features.context).cpu()
+            seconds = (perf_counter() - start) / len(rows)
+            for i, row in enumerate(rows):
+                encoded[row] = _Encoded(queries[row], features[i : i + 1], descriptors[i], seconds)
+        return [encoded[row] for row in range(len(queries))]
+
+    def _compare_encoded(
+        self, encoded: _Encoded, prior: Prior | None, references: Sequence[int] | None = None
+    ) -> Compared | Answer:
+        view = self.map
+        seconds = {"decode": encoded.query.seconds, "encode": encoded.seconds}
         with _timed(seconds, "retrieve"):
-            rows, similarity = self.retrieve(descriptor) if references is None else self._given(references, descriptor)
+            if references is None:
+                rows, similarity = self._retrieve(view, encoded.descriptor, prior)
+            else:
+                rows, similarity = _given(view, references, encoded.descriptor)
         if not rows:
             return Answer(None, False, 0.0, "No photo of the map has a pose and a descriptor.", seconds=seconds)
         with _timed(seconds, "match"):
-            compared = self._compare(features, size, working_camera, rows, similarity)
-        return replace(compared, scale=size.scale, seconds=seconds)
-
-    def retrieve(self, descriptor: Float[Tensor, "D"]) -> tuple[list[int], Float[Tensor, "R"]]:
-        """Rows of references that look like the query and stand apart, with the cosines of their descriptors."""
-        num_candidates = min(CANDIDATES_PER_REFERENCE * self.num_references, len(self.map))
-        found = self._index.search(descriptor[None].to(self.map.descriptors.device), num_candidates)
-        rows, similarity = found.row[0].cpu(), found.similarity[0].cpu()
-        rows, similarity = rows[rows >= 0], similarity[rows >= 0]
-        chosen = choose_spread_references(self.map.T_world_cam[rows], similarity, self.num_references)
-        return rows[chosen].tolist(), similarity[chosen]
-
-    def _given(self, rows: Sequence[int], descriptor: Float[Tensor, "D"]) -> tuple[list[int], Float[Tensor, "R"]]:
-        if not rows or len(rows) > MAX_REFERENCES or min(rows) < 0 or max(rows) >= len(self.map):
-            raise ConfigError(
-                f"References are 1 to {MAX_REFERENCES} rows of a map of {len(self.map)} photos, got {list(rows)}."
-            )
-        descriptors = self.map.descriptors[list(rows)].float()
-        return list(rows), (descriptors @ descriptor.to(descriptors)).cpu()
+            compared = self._compare(view, encoded, rows, similarity)
+        return replace(compared, prior=prior, scale=encoded.query.size.scale, seconds=seconds)
 
     @torch.no_grad()
-    def _encode(self, pixels: "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]") -> tuple[ImageFeatures, Tensor]:
-        features = self._model.encode(torch.from_numpy(pixels)[None].to(self.device))
-        return features, self._model.descriptor(features.context)[0].cpu()
-
-    @torch.no_grad()
-    def _compare(
-        self,
-        query: ImageFeatures,
-        size: WorkingSize,
-        query_camera: Camera | UnknownFocal,
-        rows: list[int],
-        similarity: Float[Tensor, "R"],
-    ) -> Compared:
+    def _compare(self, view: MapView, encoded: _Encoded, rows: list[int], similarity: Float[Tensor, "R"]) -> Compared:
         """Matches and poses of the query with references, which may be of several sizes."""
-        model, T_world_ref = self._model, self.map.T_world_cam[rows]
-        ref_cameras = [self._ref_camera(row) for row in rows]
+        model, T_world_ref = self._model, view.T_world_cam[rows]
+        size, query_camera = encoded.query.size, encoded.query.camera
+        ref_cameras = [_ref_camera(view, row) for row in rows]
         lenses = _lenses([query_camera, *ref_cameras], self.device)
         matches_by_size, flows, order = [], [], []
-        for size_hw, which, references in self.map.take(rows, self.device):
-            matches = model.matcher(query, references, len(which), keep_log_coarse=False)
+        for size_hw, which, references in view.take(rows, self.device):
+            matches = model.matcher(encoded.features, references, len(which), keep_log_coarse=False)
             query_lenses, ref_lenses = None, None
             if lenses is not None:
                 of_refs = [1 + i for i in which]
@@ -271,7 +351,7 @@ class Localizer:
         T_local_edges = (T_local_ref[None] @ answers.T_ref_query)[0].to("cpu", torch.float64)
         return Compared(
             rows=tuple(rows),
-            names=tuple(self.map.names[row] for row in rows),
+            names=tuple(view.names[row] for row in rows),
             similarity=similarity,
             matches=matches,
             T_world_ref=T_world_ref,
@@ -284,15 +364,38 @@ class Localizer:
             T_regressed=T_world_local @ answers.T_world_query[0].to("cpu", torch.float64),
         )
 
-    def _ref_camera(self, row: int) -> Camera | UnknownFocal:
-        size, camera = self.map.sizes[row], self.map.cameras[row]
-        return size.camera(camera or UnknownFocal(size.photo_width, size.photo_height, MAP_GROUP))
+
+def _read(image: QueryImage, camera: AnyCamera) -> _Query | Answer:
+    """The photo, or why it is none."""
+    start = perf_counter()
+    if isinstance(image, Path | str):  # a file that is not there is an error; one that is no photo, a refusal
+        image = FileSource(Path(image)).read_bytes()
+    try:
+        photo = read_query(image)
+    except DatasetError as error:
+        return Answer(None, False, 0.0, str(error))
+    size = WorkingSize.of(photo.pixels.shape[1], photo.pixels.shape[0])
+    pixels = torch.from_numpy(size.pixels(photo.pixels))
+    return _Query(size, _query_camera(camera, photo, size), pixels, perf_counter() - start)
+
+
+def _given(view: MapView, rows: Sequence[int], descriptor: Float[Tensor, "D"]) -> tuple[list[int], Float[Tensor, "R"]]:
+    if not rows or len(rows) > MAX_REFERENCES or min(rows) < 0 or max(rows) >= len(view):
+        raise ConfigError(
+            f"References are 1 to {MAX_REFERENCES} rows of a map of {len(view)} photos, got {list(rows)}."
+        )
+    return list(rows), view.similarity(descriptor, rows)
 
 
 def _query_camera(camera: AnyCamera, photo: QueryPhoto, size: WorkingSize) -> Camera | UnknownFocal:
     """What is known of the query's camera, for what the network sees: given, told by its file, or its size alone."""
     camera = camera or photo.exif_camera
     return size.camera(camera or UnknownFocal(size.photo_width, size.photo_height, QUERY_GROUP))
+
+
+def _ref_camera(view: MapView, row: int) -> Camera | UnknownFocal:
+    size, camera = view.sizes[row], view.cameras[row]
+    return size.camera(camera or UnknownFocal(size.photo_width, size.photo_height, MAP_GROUP))
 
 
 def _lenses(cameras: Sequence[Camera | UnknownFocal], device: torch.device) -> Lenses | None:
@@ -318,20 +421,38 @@ def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
 # From matches to the answer
 
 
+@dataclass(frozen=True)
+class Judged:
+    """An answer with what it rests on."""
+
+    answer: Answer
+    points: MatchedPoints
+    """Matches that the solver was given."""
+    solved: SolverAnswer | None
+    """None where the solver was not asked."""
+    odds: Odds
+    """By which the answer was judged."""
+
+
 def answer_compared(compared: Compared, solver: Solver, calibration: Calibration = UNCALIBRATED) -> Answer:
-    """The answer in the photo's own pixels, with the time of all stages."""
+    """The answer once the query has been matched: its pose, how sure it is, and why it may be refused."""
+    return judge(compared, solver, calibration).answer
+
+
+def judge(compared: Compared, solver: Solver, calibration: Calibration = UNCALIBRATED) -> Judged:
+    """The answer in the photo's own pixels, with the time of all stages, and what it rests on."""
     seconds = dict(compared.seconds)
     with _timed(seconds, "solve"):
-        answer = answer_from_matches(compared, solver, calibration)
-    focal_px = None if answer.focal_px is None else answer.focal_px / compared.scale
-    return replace(answer, focal_px=focal_px, seconds=seconds)
+        judged = _judge(compared, solver, calibration)
+    focal_px = None if judged.answer.focal_px is None else judged.answer.focal_px / compared.scale
+    return replace(judged, answer=replace(judged.answer, focal_px=focal_px, seconds=seconds))
 
 
-def answer_from_matches(compared: Compared, solver: Solver, calibration: Calibration = UNCALIBRATED) -> Answer:
-    """The answer once the query has been matched: its pose, how sure it is, and why it may be refused."""
-    if not (compared.T_regressed.R.isfinite().all() and compared.T_regressed.t.isfinite().all()):
-        return Answer(None, False, 0.0, "The network's answer is no pose: its weights are damaged, or the map's poses.")
+def _judge(compared: Compared, solver: Solver, calibration: Calibration) -> Judged:
     points = select_matches(compared.matches, compared.query_hw)
+    if not (compared.T_regressed.R.isfinite().all() and compared.T_regressed.t.isfinite().all()):
+        reason = "The network's answer is no pose: its weights are damaged, or the map's poses."
+        return Judged(Answer(None, False, 0.0, reason), points, None, calibration.unsolved)
     sigma_m, sigma_rad = expected_error(compared.log_sigma)
     solved = None if solver == "regress" else _solve(compared, points, sigma_m, is_required=solver == "geometric")
     signs = regressed_signs(compared, len(points.ref_idx), sigma_m, sigma_rad)
@@ -360,11 +481,11 @@ def answer_from_matches(compared: Compared, solver: Solver, calibration: Calibra
     )
     if solver == "geometric" and T_solved is None:
         assert solved is not None
-        return replace(answer, T_world_cam=None, localized=False, confidence=0.0, reason=solved.reason)
-    if chance < odds.threshold:
+        answer = replace(answer, T_world_cam=None, localized=False, confidence=0.0, reason=solved.reason)
+    elif chance < odds.threshold:
         reason = _refusal(answer, chance, odds.threshold)
-        return replace(answer, T_world_cam=None, localized=False, reason=reason)
-    return answer
+        answer = replace(answer, T_world_cam=None, localized=False, reason=reason)
+    return Judged(answer, points, solved, odds)
 
 
 def select_matches(matches: Matches, query_hw: tuple[int, int]) -> MatchedPoints:
@@ -407,6 +528,7 @@ def _solve(compared: Compared, points: MatchedPoints, sigma_m: float, *, is_requ
             compared.ref_cameras,
             start=compared.T_regressed,
             start_sigma_m=sigma_m,
+            also_from=None if compared.prior is None else compared.prior.start(compared.T_regressed),
         )
     except MissingExtraError:
         if is_required:

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, Literal
@@ -21,6 +22,7 @@ from relograph.localization.photos import AnyCamera, PosedPhoto, WorkingSize
 from relograph.models.match_gnn import ImageFeatures
 from relograph.models.shipped import LoadedMatchGNN
 from relograph.progress import SILENT, Progress
+from relograph.retrieval import ExactIndex
 
 Precision = Literal["float16", "int8"]
 
@@ -144,6 +146,21 @@ class MapFeatures:
             network_sha256=network.sha256,
             precision=precision,
         )
+
+    def nearest(self, descriptor: Float[Tensor, "D"], num: int) -> tuple[list[int], Float[Tensor, "n"]]:
+        """Rows of up to `num` photos that look most like a query, most alike first, and the cosines of that."""
+        found = self._index.search(descriptor[None].to(self.descriptors.device), min(num, len(self)))
+        row, similarity = found.row[0].cpu(), found.similarity[0].cpu()
+        return row[row >= 0].tolist(), similarity[row >= 0]
+
+    def similarity(self, descriptor: Float[Tensor, "D"], rows: Sequence[int]) -> Float[Tensor, "R"]:
+        """The cosines of a query's descriptor and those of some photos."""
+        descriptors = self.descriptors[list(rows)].float()
+        return (descriptors @ descriptor.to(descriptors)).cpu()
+
+    @cached_property
+    def _index(self) -> ExactIndex:
+        return ExactIndex(self.descriptors)
 
     def take(
         self, rows: Sequence[int], device: torch.device

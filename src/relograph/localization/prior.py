@@ -1,4 +1,8 @@
-"""Where a photo was taken as far as somebody knows already, and the photos of a map that are near there."""
+"""Where a photo was taken as far as somebody knows already, and the photos of a map that are near there.
+
+A prior may be wrong. It brings photos near it into the comparison, beside those that look like the query, and the
+solver tries it as one more place to begin; nothing is refused for being far from it.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +27,15 @@ class Prior:
     looks: bool
     """Whether the direction is known, and not the place alone."""
     radius_m: float = 3.0
-    """How far off the place may be: photos of the map that are farther away are not looked at."""
+    """How far off the place may be: photos of the map that are farther away are not preferred."""
 
     def __post_init__(self) -> None:
         if not 0 < self.radius_m < float("inf"):
             raise ConfigError(f"expected a radius in metres above 0, got {self.radius_m}. Leave it out if unknown.")
+
+    def start(self, T_regressed: Pose) -> Pose:
+        """A pose for the solver to begin with; where the prior knows no direction, it is that of the regressed one."""
+        return self.T_world_cam if self.looks else Pose(T_regressed.R, self.T_world_cam.t)
 
     def references(self, T_world_map: Pose, num: int) -> list[int]:
         """Rows of the map's photos that are near and look the same way, spread out; none where none is near."""

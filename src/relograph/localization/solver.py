@@ -85,6 +85,7 @@ def solve_query_pose(
     *,
     start: Pose | None = None,
     start_sigma_m: float = 0.1,
+    also_from: Pose | None = None,
     max_error_px: float = 2.0,
     ref_sigma_m: float = 0.005,
     ref_sigma_deg: float = 0.05,
@@ -97,7 +98,8 @@ def solve_query_pose(
 
     A regressed pose may be given as `start`. It is refined like the answer of RANSAC, and the better of the two is
     kept. Its position counts only where the references stand so close together, or so much in line with the query,
-    that matches cannot tell how far away it is; there `start_sigma_m` is how far to trust it.
+    that matches cannot tell how far away it is; there `start_sigma_m` is how far to trust it. `also_from` is another
+    pose to begin with, such as that of the video's last frame; it counts for nothing else.
 
     `ref_sigma_m` and `ref_sigma_deg` are how well the references' own poses are known. They enter the covariance:
     references two centimetres apart are no measure of scale if each is known to a centimetre.
@@ -107,14 +109,14 @@ def solve_query_pose(
     import_poselib()
     _check(matches, T_world_ref, ref_cameras)
     T_world_ref = T_world_ref.detach().to("cpu", torch.float64)
-    start = start if start is not None and _is_finite(start) else None
+    start, also_from = (pose if pose is not None and _is_finite(pose) else None for pose in (start, also_from))
     ref_sigma = (radians(ref_sigma_deg), ref_sigma_m)
     problem = _problem(matches, T_world_ref, query_camera, ref_cameras, max_error_px, ref_sigma)
     num_given, num_usable = len(matches.query_xy), len(problem.matches)
     if num_usable < MIN_MATCHES:
         reason = f"{num_usable} of {num_given} matches are usable, and at least {MIN_MATCHES} are needed."
         return _no_answer(reason, num_given, query_camera, ref_cameras)
-    fit = _best_fit(problem, start, seed)
+    fit = _best_fit(problem, [pose for pose in (start, also_from) if pose is not None], seed)
     if fit is None:
         reason = f"No reference has {SAMPLE} usable matches, and there is no regressed pose to begin with."
         return _no_answer(reason, num_given, query_camera, ref_cameras)
@@ -248,11 +250,11 @@ def _problem(
     )
 
 
-def _best_fit(problem: _Problem, start: Pose | None, seed: int) -> Fit | None:
-    """The better of what RANSAC finds and of the regressed pose, refined."""
+def _best_fit(problem: _Problem, starts: Sequence[Pose], seed: int) -> Fit | None:
+    """The best of what RANSAC finds and of the poses to begin with, refined."""
     rng = np.random.default_rng(seed)
     few = problem.sample(NUM_ROUGH, rng)
-    guesses = [] if start is None else [few.approach(Guess.at(start, problem.prior.log_focal))]
+    guesses = [few.approach(Guess.at(start, problem.prior.log_focal)) for start in starts]
     if problem.matches.num_groups:
         guesses = [fit.guess for fit in _search_focal(few, guesses, seed)]
     best = min(guesses, key=problem.cost, default=None)

@@ -147,6 +147,15 @@ class Map:
                     raise
         return self._features
 
+    @property
+    def network(self) -> LoadedMatchGNN:
+        """That made the features: the one that the map was opened with, or else the package's."""
+        if self._network is None:
+            network = load_match_gnn()
+            _require(self.settings, network)
+            self._network, self._features = network, None  # which may have to be computed again by it
+        return self._network
+
     def shards(self, frames: Iterable[MapFrame]) -> dict[str, Shard]:
         """The shards of those frames by their SHA-256."""
         size_by_shard = {frame.shard: frame.size_hw for frame in frames}
@@ -184,7 +193,7 @@ class Map:
         be repeated. One with the same name that is another photo is an error.
         """
         settings, about = self.store.settings(), _about(photos)
-        network = network or self._network or load_match_gnn()
+        network = network or self.network
         _require(settings, network)
         self._network, model = network, fold_match_gnn(network.model)
         num_added, num_there, left_out = 0, 0, []
