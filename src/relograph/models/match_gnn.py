@@ -38,10 +38,10 @@ MEAN, STD = 117.0, 58.0  # of grey levels; any fixed choice serves
 class MatchConfig:
     """How large MatchGNN is."""
 
-    channels: int = 192
+    channels: int = 128
     """Within the encoder, of cells."""
-    matched_channels: int = 96
-    """Of what is kept of a cell to be matched: with the context, 345 KB an image of 240 x 320 in half precision."""
+    matched_channels: int = 88
+    """Of what is kept of a cell to be matched: with the context, 326 KB an image of 240 x 320 in half precision."""
     context_channels: int = 192
     """Of the coarser cells, which look at each other and at the other image."""
     fine_channels: int = 32
@@ -101,8 +101,8 @@ class ConvBlock(nn.Module):
         )
 
     def forward(self, x: Float[Tensor, "M C H W"]) -> Float[Tensor, "M C2 H2 W2"]:
-        y = F.relu(self.bn1(self.conv1(x)))
-        return F.relu(self.shortcut(x) + self.bn2(self.conv2(y)))
+        y = F.relu_(self.bn1(self.conv1(x)))
+        return F.relu_(self.bn2(self.conv2(y)).add_(self.shortcut(x)))
 
 
 class Attention(nn.Module):
@@ -160,14 +160,22 @@ class ImageFeatures:
 
 
 class DenseEncoder(nn.Module):
-    """An image to features at three sizes: fine ones to say where exactly, coarse ones to match, context to compare."""
+    """An image to features at three sizes: fine ones to say where exactly, coarse ones to match, context to compare.
+
+    A level needs those before it and the pixels, so that a map may keep the coarser ones alone: `fine` is computed
+    again from a small photo and the coarse features at a seventh of the work of all.
+    """
 
     def __init__(self, config: MatchConfig) -> None:
         super().__init__()
         fine, coarse, context = config.fine_channels, config.channels, config.context_channels
         matched = config.matched_channels
-        self.stem = nn.Sequential(nn.Conv2d(3, 32, 5, 2, padding=2, bias=False), nn.BatchNorm2d(32), nn.ReLU())
-        self.to_half = ConvBlock(32, fine)
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 32, 5, 2, padding=2, bias=False), nn.BatchNorm2d(32), nn.ReLU(inplace=True)
+        )
+        self.to_half = nn.Sequential(
+            nn.Conv2d(32, fine, 3, padding=1, bias=False), nn.BatchNorm2d(fine), nn.ReLU(inplace=True)
+        )
         self.to_quarter = nn.Sequential(ConvBlock(fine, 64, 2), ConvBlock(64, 64))
         self.to_eighth = nn.Sequential(ConvBlock(64, coarse, 2), ConvBlock(coarse, coarse))
         self.to_sixteenth = nn.Sequential(ConvBlock(coarse, context, 2), ConvBlock(context, context))
@@ -175,14 +183,26 @@ class DenseEncoder(nn.Module):
         self.context_to_coarse = nn.Conv2d(context, coarse, 1)
         self.merge_coarse = ConvBlock(coarse, matched)
         self.describe_coarse = nn.Conv2d(matched, matched, 1)  # a block ends in ReLU; what is compared has both signs
-        self.coarse_to_quarter = nn.Conv2d(matched, 64, 1)
-        self.merge_quarter = ConvBlock(64, fine)
+        self.coarse_to_fine = nn.Conv2d(matched, fine, 1)
         self.merge_fine = nn.Conv2d(fine, fine, 3, padding=1)
 
     def forward(self, images: Tensor) -> ImageFeatures:
         """Features of images [M, H, W, 3] with values within 0 and 255; H and W are multiples of 16."""
-        x = (precise(images.permute(0, 3, 1, 2)) - MEAN) / STD
-        half = self.to_half(self.stem(x))
+        half = self.half(images)
+        eighth, context = self.context(half)
+        coarse = self.coarse(eighth, context)
+        return ImageFeatures(context, coarse, self.fine(half, coarse))
+
+    def half(self, images: Tensor) -> Float[Tensor, "M C2 h2 w2"]:
+        """What pixels alone tell, at half the size of the images."""
+        x = (precise(images.permute(0, 3, 1, 2)) - MEAN).div_(STD)
+        half: Tensor = self.to_half(self.stem(x))
+        return half
+
+    def context(
+        self, half: Float[Tensor, "M C2 h2 w2"]
+    ) -> tuple[Float[Tensor, "M C8 h8 w8"], Float[Tensor, "M C16 h16 w16"]]:
+        """The cells on their own, and the coarser cells after they have looked at each other."""
         quarter = self.to_quarter(half)
         # One step to the side and down: a cell's features look at the anchor that stands for it, not at its corner.
         eighth = self.to_eighth(F.pad(quarter, (-1, 1, -1, 1)))
@@ -190,11 +210,20 @@ class DenseEncoder(nn.Module):
         tokens = deep.flatten(2).mT + position_code(deep)
         for layer in self.look_around:
             tokens = layer(tokens)
-        context = tokens.mT.unflatten(2, deep.shape[2:])
-        coarse = self.merge_coarse(eighth + doubled(self.context_to_coarse(context)))
-        quarter = self.merge_quarter(quarter + doubled(self.coarse_to_quarter(coarse)))
-        fine = self.merge_fine(half + doubled(quarter))
-        return ImageFeatures(context, self.describe_coarse(coarse), fine)
+        return eighth, tokens.mT.unflatten(2, deep.shape[2:])
+
+    def coarse(
+        self, eighth: Float[Tensor, "M C8 h8 w8"], context: Float[Tensor, "M C16 h16 w16"]
+    ) -> Float[Tensor, "M C h8 w8"]:
+        coarse: Tensor = self.describe_coarse(self.merge_coarse(eighth + doubled(self.context_to_coarse(context))))
+        return coarse
+
+    def fine(
+        self, half: Float[Tensor, "M C2 h2 w2"], coarse: Float[Tensor, "M C8 h8 w8"]
+    ) -> Float[Tensor, "M C2 h2 w2"]:
+        """What the pixels around a place look like, given what is there."""
+        fine: Tensor = self.merge_fine(F.relu_(half + doubled(doubled(self.coarse_to_fine(coarse)))))
+        return fine
 
 
 # Two images
