@@ -131,7 +131,7 @@ def test_a_row_of_the_benchmark_tells_of_an_index_that_finds_all(
     row = retrieval_speed(views, 2000)
     assert (row.images, row.dim, row.graph_images) == (2000, DIM, 0)
     assert row.recall_at_10 > 0.98  # half precision may exchange two that are equally near
-    assert row.disk_mb == pytest.approx(2000 * (2 * DIM + 4) / 1e6, rel=0.02)
+    assert row.disk_mb == pytest.approx(2000 * (2 * DIM + 4 + 8) / 1e6, rel=0.02)
     assert "| 2,000 |" in retrieval_table([asdict(row)])
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from relograph.errors import ConfigError, DatasetError, MissingExtraError
-from relograph.retrieval import ExactIndex, StoredIndex, stored_index
+from relograph.retrieval import ExactIndex, StoredIndex, mapped_graph, stored_index
 
 DIM = 16
 
@@ -36,7 +36,7 @@ def no_faiss(monkeypatch: pytest.MonkeyPatch) -> None:
         return real_import(name, *arguments, **options)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    monkeypatch.setattr(stored_index, "installed_version", lambda name: None)
+    monkeypatch.setattr(mapped_graph, "installed_version", lambda name: None)
 
 
 def clustered(count: int, seed: int = 0) -> torch.Tensor:
@@ -81,7 +81,39 @@ def test_rows_that_were_added_are_found_before_and_after_the_graph_has_grown(tmp
     assert index.add([descriptors[340:]]) == range(340, 400)
     assert index.num_graph_rows == 400
     assert_same_neighbours(index, torch.arange(400), descriptors)
-    assert len(list(tmp_path.iterdir())) == 3  # the old graph is gone
+    assert len(list(tmp_path.iterdir())) == 4  # the old graph is gone
+
+
+@pytest.mark.usefixtures("early_graph")
+def test_who_adds_often_grows_the_graph_when_all_is_there(tmp_path: Path):
+    descriptors = clustered(400)
+    index = StoredIndex.create(tmp_path, [descriptors[:200]])
+    for block in descriptors[200:].split(40):
+        index.add([block], grow=False)
+    assert index.num_graph_rows == 200
+    assert index.needs_growth
+    assert_same_neighbours(index, torch.arange(400), descriptors)
+    index.grow_graph()
+    assert index.num_graph_rows == 400
+    assert not index.needs_growth
+    assert_same_neighbours(StoredIndex(tmp_path), torch.arange(400), descriptors)
+
+
+def test_keys_and_revision_are_kept_with_the_rows_that_they_came_with(tmp_path: Path):
+    index = StoredIndex.create(
+        tmp_path, clustered(6).split(4), keys=torch.tensor([10, -20, 30, 40, 50, 60]), revision=3
+    )
+    index.add([clustered(2)], keys=torch.tensor([7, 2**62]), revision=4)
+    index.remove([1, 6], revision=6)
+    for each in (index, StoredIndex(tmp_path)):
+        assert each.revision == 6
+        assert each.keys().tolist() == [10, 30, 40, 50, 60, 2**62]
+        assert each.rows().tolist() == [0, 2, 3, 4, 5, 7]
+    index.add([clustered(1)])  # a row's key is its number, where none is given, and the revision stays
+    assert (index.keys()[-1].item(), index.revision) == (8, 6)
+    with pytest.raises(ConfigError, match="a key for each descriptor, found 1 keys"):
+        index.add([clustered(2)], keys=torch.tensor([1]), revision=9)
+    assert (StoredIndex(tmp_path).num_rows, StoredIndex(tmp_path).revision) == (9, 6)
 
 
 def test_to_add_a_few_reads_nothing_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -166,14 +198,15 @@ def test_an_index_of_any_size_is_made_without_faiss(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("early_graph")
+@pytest.mark.parametrize("name", [stored_index.DESCRIPTORS_FILE, stored_index.KEYS_FILE])
 @pytest.mark.parametrize("place", [0.1, 0.5, 0.99])
-def test_a_flipped_bit_in_a_descriptor_is_found_and_its_row_named(tmp_path: Path, place: float):
+def test_a_flipped_bit_in_a_descriptor_or_key_is_found_and_its_row_named(tmp_path: Path, name: str, place: float):
     index = StoredIndex.create(tmp_path, [clustered(200)])
     assert index.verify() == []
-    path = tmp_path / stored_index.DESCRIPTORS_FILE
+    path = tmp_path / name
     flip_bit(path, int(place * path.stat().st_size))
     (damage,) = StoredIndex(tmp_path).verify()
-    assert damage.path == path
+    assert damage.path == tmp_path / stored_index.DESCRIPTORS_FILE
     assert damage.rows == (int(place * 200),)
 
 
@@ -199,7 +232,7 @@ def test_a_flipped_bit_in_the_contents_is_found_when_the_index_is_opened(tmp_pat
 
 
 @pytest.mark.usefixtures("early_graph")
-@pytest.mark.parametrize("pattern", [stored_index.DESCRIPTORS_FILE, stored_index.GRAPH_FILES])
+@pytest.mark.parametrize("pattern", [stored_index.DESCRIPTORS_FILE, stored_index.KEYS_FILE, stored_index.GRAPH_FILES])
 def test_files_that_were_cut_short_or_are_gone_are_an_error_in_one_line(tmp_path: Path, pattern: str):
     StoredIndex.create(tmp_path, [clustered(200)])
     (path,) = tmp_path.glob(pattern)
@@ -274,6 +307,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_index_as_it_was(tmp_path: Path, 
     assert {path.name for path in tmp_path.iterdir()} == {
         stored_index.CONTENTS_FILE,
         stored_index.DESCRIPTORS_FILE,
+        stored_index.KEYS_FILE,
     }
 
 
@@ -311,4 +345,4 @@ def test_a_writer_that_is_killed_loses_nothing_that_it_had_said_was_added(tmp_pa
         assert index.search(torch.eye(DIM)[[row % DIM]], 1).similarity.item() == pytest.approx(1.0)
         assert row % DIM == int(index.search(torch.eye(DIM)[[row % DIM]], 1).row.item()) % DIM
     index.grow_graph()  # removes what killed writers left
-    assert len(list(folder.iterdir())) == 3
+    assert len(list(folder.iterdir())) == 4

@@ -2,9 +2,10 @@
 
 The folder of an index holds
 
-    index.json        how many rows there are, which were removed, and the size and SHA-256 of the graph
-    descriptors.f16   a record a row: its descriptor in half precision and the CRC-32 of that
-    graph-*.faiss     FAISS's HNSW over the first rows, in 8 bits a number
+    index.json        how many rows there are, which were removed, and the shape and SHA-256 of the graph
+    descriptors.f16   a record a row: its descriptor in half precision, and the CRC-32 of that and of its key
+    keys.i64          the key of each row: a number by which whoever made the index knows it
+    graph-*.hnsw      FAISS's HNSW over the first rows, in 8 bits a number
 
 The graph proposes candidates, and the records say which of them are nearest. What is not in index.json does not count:
 it is replaced in one step after all that it speaks of has reached the disk, so that a process that is killed leaves the
@@ -22,28 +23,32 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Shaped, UInt32
+from jaxtyping import Float, Int, Int64, Shaped, UInt32
 from torch import Tensor
 
-from relograph.environment import installed_version
-from relograph.errors import ConfigError, DatasetError, MissingExtraError
+from relograph.errors import ConfigError, DatasetError
 from relograph.progress import SILENT, Progress
 from relograph.retrieval.index import ExactIndex, Neighbours, best_rows, unit_rows
+from relograph.retrieval.mapped_graph import (
+    GraphShape,
+    has_faiss,
+    import_faiss,
+    load_graph,
+    map_graph,
+    new_graph,
+    write_graph,
+)
 
-CONTENTS_FILE, DESCRIPTORS_FILE, GRAPH_FILES = "index.json", "descriptors.f16", "graph-*.faiss"
-FORMAT = "relograph index 1"
+CONTENTS_FILE, DESCRIPTORS_FILE, KEYS_FILE, GRAPH_FILES = "index.json", "descriptors.f16", "keys.i64", "graph-*.hnsw"
+FORMAT = "relograph index 2"
 EXACT_UP_TO = 50_000
 """Rows of which all are compared: so few take no longer than the graph's overhead is worth."""
 WAITING_ROWS = 5_000
 """New rows that are compared one by one before the graph grows: they cost a query a quarter of a millisecond."""
-LINKS = 32
-"""Of a row to others in the graph (HNSW's M)."""
-BUILDING_WIDTH = 80
-"""Rows that are kept in sight while a new one looks for its neighbours (HNSW's efConstruction)."""
 SEARCH_WIDTH = 256
 """Rows that are kept in sight while a query looks for its own (efSearch)."""
 CANDIDATES_PER_NEIGHBOUR = 4
@@ -51,11 +56,7 @@ CANDIDATES_PER_NEIGHBOUR = 4
 SCALE_ROWS = 100_000
 """Rows that the scales of the 8 bits are learned from."""
 ROWS_AT_ONCE = 2**16
-
-
-def has_faiss() -> bool:
-    """Whether the package is installed that graphs need."""
-    return installed_version("faiss-cpu") is not None or installed_version("faiss-gpu") is not None
+KEY_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -70,9 +71,8 @@ class Damage:
 @dataclass(frozen=True)
 class _Graph:
     file: str
-    num_rows: int
-    num_bytes: int
     sha256: str
+    shape: GraphShape
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,7 @@ class _Contents:
     dim: int
     num_rows: int = 0
     removed: tuple[int, ...] = ()
+    revision: int = 0
     graph: _Graph | None = None
 
 
@@ -113,10 +114,15 @@ class StoredIndex:
         folder: Path,
         descriptors: Iterable[Float[Tensor, "_ D"]],
         *,
+        keys: Int[Tensor, "F"] | None = None,
+        revision: int = 0,
         progress: Progress = SILENT,
         warn: Callable[[str], None] = warnings.warn,
     ) -> "StoredIndex":
-        """A new index of all rows of `descriptors`, which come in blocks so that they need not fit the memory."""
+        """A new index of all rows of `descriptors`, which come in blocks so that they need not fit the memory.
+
+        Keys and revision are as for `add`.
+        """
         if (folder / CONTENTS_FILE).exists():
             raise DatasetError(
                 f"{folder}: expected a folder without an index, found one. Add to it, or choose another folder."
@@ -127,10 +133,11 @@ class StoredIndex:
             raise ConfigError("An index is made of at least one block of descriptors, got none.")
         with _trouble_in_one_line(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / DESCRIPTORS_FILE).write_bytes(b"")
+            for name in (DESCRIPTORS_FILE, KEYS_FILE):
+                (folder / name).write_bytes(b"")
         _write_contents(folder, _Contents(dim=first.shape[1]))
         index = StoredIndex(folder, warn=warn)
-        index.add(_chained(first, blocks), progress=progress)
+        index.add(_chained(first, blocks), keys=keys, revision=revision, progress=progress)
         return index
 
     def __len__(self) -> int:
@@ -146,6 +153,11 @@ class StoredIndex:
     def num_graph_rows(self) -> int:
         """Of these, the first ones, which the graph finds; the others are compared one by one."""
         return 0 if self._graph is None else self._graph.ntotal
+
+    @property
+    def revision(self) -> int:
+        """What was last given with a change."""
+        return self._contents.revision
 
     @property
     def num_bytes(self) -> int:
@@ -177,34 +189,49 @@ class StoredIndex:
             similarity = similarity.masked_fill(row == exclude_rows.cpu()[:, None], -torch.inf)
         return _best(row, similarity, k)
 
-    def add(self, descriptors: Iterable[Float[Tensor, "_ D"]], *, progress: Progress = SILENT) -> range:
-        """The numbers of new rows, one for each descriptor. All of them are in the index, or none if this is killed."""
-        contents = self._contents
-        path, num_rows = self._folder / DESCRIPTORS_FILE, contents.num_rows
-        with _trouble_in_one_line(path), path.open("r+b") as file:
-            # What lies beyond was left there by a process that was killed before it counted.
-            file.truncate(num_rows * _record(contents.dim).itemsize)
-        for block in descriptors:
-            records = self._records(block)
-            with _trouble_in_one_line(path), path.open("ab") as file:
-                file.write(records.tobytes())
-                file.flush()
-                os.fsync(file.fileno())
-            num_rows += len(block)
+    def add(
+        self,
+        descriptors: Iterable[Float[Tensor, "_ D"]],
+        *,
+        keys: Int[Tensor, "N"] | None = None,
+        revision: int | None = None,
+        grow: bool = True,
+        progress: Progress = SILENT,
+    ) -> range:
+        """The numbers of new rows, one for each descriptor. All of them are in the index, or none if this is killed.
+
+        Args:
+            keys: Of the new rows, else their numbers.
+            revision: Of what the index speaks of, as it is with these rows; it is kept in the same step.
+            grow: Whether the graph may take rows in now; who adds often and little does that by `grow_graph` at last.
+        """
+        contents, num_rows = self._contents, self._contents.num_rows
+        with self._appending(DESCRIPTORS_FILE) as to_descriptors, self._appending(KEYS_FILE) as to_keys:
+            for block in descriptors:
+                new = range(num_rows - contents.num_rows, num_rows - contents.num_rows + len(block))
+                if keys is not None and new.stop > len(keys):
+                    raise ConfigError(f"{self._folder}: expected a key for each descriptor, found {len(keys)} keys.")
+                its_keys = torch.arange(num_rows, num_rows + len(block)) if keys is None else keys[new.start : new.stop]
+                key_array = its_keys.numpy().astype("<i8")
+                with _trouble_in_one_line(self._folder):
+                    to_descriptors.write(self._records(block, key_array).tobytes())
+                    to_keys.write(key_array.tobytes())
+                num_rows += len(block)
         added = range(contents.num_rows, num_rows)
-        self._commit(replace(contents, num_rows=num_rows))
-        if self._needs_growth():
+        self._commit(replace(contents, num_rows=num_rows, revision=_newer(contents, revision)))
+        if grow and self.needs_growth:
             self.grow_graph(progress=progress)
         return added
 
-    def remove(self, rows: Sequence[int]) -> None:
+    def remove(self, rows: Sequence[int], *, revision: int | None = None) -> None:
         """Makes rows answer no more. They stay in the files until an index is created from those that are left."""
         strange = [row for row in rows if not 0 <= row < self.num_rows]
         if strange:
             raise ConfigError(
                 f"{self._folder}: expected rows within 0 and {self.num_rows - 1} to remove, found {strange[0]}."
             )
-        self._commit(replace(self._contents, removed=tuple(sorted({*self._contents.removed, *rows}))))
+        removed = tuple(sorted({*self._contents.removed, *rows}))
+        self._commit(replace(self._contents, removed=removed, revision=_newer(self._contents, revision)))
 
     def rows(self) -> Int[Tensor, "F"]:
         """The numbers of all rows that answer."""
@@ -214,13 +241,21 @@ class StoredIndex:
         """Descriptors of some rows, as they are kept."""
         return torch.from_numpy(self._stored["descriptor"][rows.numpy()]).float()
 
+    def keys(self) -> Int[Tensor, "F"]:
+        """Of all rows that answer, in the order of `rows`."""
+        path = self._folder / KEYS_FILE
+        keys = np.fromfile(path, "<i8", count=self.num_rows) if self.num_rows else np.empty(0, np.int64)
+        return torch.from_numpy(keys.astype(np.int64))[self._is_there(0)]
+
     def verify(self) -> list[Damage]:
         """Every file that is not as it was written; reads all of the index."""
         stored, damages = self._stored, []
         damaged: list[int] = []
+        keys = np.fromfile(self._folder / KEYS_FILE, "<i8", count=self.num_rows)
         for first in range(0, self.num_rows, ROWS_AT_ONCE):
             block = stored[first : first + ROWS_AT_ONCE]
-            damaged += (first + np.flatnonzero(_checksums(block["descriptor"]) != block["crc32"])).tolist()
+            checksums = _checksums(block["descriptor"], keys[first : first + ROWS_AT_ONCE])
+            damaged += (first + np.flatnonzero(checksums != block["crc32"])).tolist()
         if damaged:
             damages.append(Damage(self._folder / DESCRIPTORS_FILE, tuple(damaged)))
         graph = self._contents.graph
@@ -230,27 +265,21 @@ class StoredIndex:
 
     def grow_graph(self, *, progress: Progress = SILENT, anew: bool = False) -> None:
         """Takes all rows into the graph; `anew` makes it from the descriptors alone, as after damage to its file."""
-        faiss, contents = _faiss(), self._contents
+        contents = self._contents
         if contents.graph is None or anew:
-            graph = faiss.IndexHNSWSQ(contents.dim, faiss.ScalarQuantizer.QT_8bit, LINKS, faiss.METRIC_INNER_PRODUCT)
-            graph.hnsw.efConstruction = BUILDING_WIDTH
+            graph = new_graph(contents.dim)
             graph.train(self._block(np.linspace(0, self.num_rows - 1, min(SCALE_ROWS, self.num_rows)).astype(int)))
         else:
-            graph = faiss.read_index(str(self._folder / contents.graph.file))  # a mapped one cannot grow
+            graph = load_graph(self._folder / contents.graph.file, contents.graph.shape)
         with progress.task("growing the graph of descriptors", total=self.num_rows - graph.ntotal) as advance:
             for first in range(graph.ntotal, self.num_rows, ROWS_AT_ONCE):
                 block = self._block(slice(first, min(first + ROWS_AT_ONCE, self.num_rows)))
                 graph.add(block)
                 advance(len(block))
         path = self._folder / GRAPH_FILES.replace("*", token_hex(4))
-        # FAISS writes in place, and a file of which half is there crashes its reader.
         with _whole(path) as partial:
-            try:
-                faiss.write_index(graph, str(partial))
-            except RuntimeError as error:  # what FAISS says of a full disk
-                raise OSError(str(error)) from error
-        about = _Graph(path.name, self.num_rows, path.stat().st_size, _sha256(path))
-        self._commit(replace(contents, graph=about))
+            shape = write_graph(graph, partial)
+        self._commit(replace(contents, graph=_Graph(path.name, _sha256(path), shape)))
         for old in self._folder.glob(f"{GRAPH_FILES}*"):
             if old != path:
                 old.unlink(missing_ok=True)
@@ -261,12 +290,13 @@ class StoredIndex:
         self._contents, self._graph = self._open_graph()
         contents, record = self._contents, _record(self._contents.dim)
         path = self._folder / DESCRIPTORS_FILE
-        num_bytes = path.stat().st_size if path.exists() else 0
-        if num_bytes < contents.num_rows * record.itemsize:
-            raise DatasetError(
-                f"{path}: expected {contents.num_rows} descriptors in {contents.num_rows * record.itemsize} bytes, "
-                f"found {num_bytes}. The file was cut short: make the index again from the map."
-            )
+        for each, bytes_per_row in ((path, record.itemsize), (self._folder / KEYS_FILE, KEY_BYTES)):
+            num_bytes = each.stat().st_size if each.exists() else 0
+            if num_bytes < contents.num_rows * bytes_per_row:
+                raise DatasetError(
+                    f"{each}: expected {contents.num_rows} rows in {contents.num_rows * bytes_per_row} bytes, "
+                    f"found {num_bytes}. The file was cut short: make the index again from the map."
+                )
         self._stored: Shaped[np.ndarray, "F"] = np.empty(0, record)
         if contents.num_rows:
             self._stored = np.memmap(path, record, mode="r", shape=(contents.num_rows,))
@@ -288,18 +318,17 @@ class StoredIndex:
                 return contents, None
             path = self._folder / contents.graph.file
             num_bytes = path.stat().st_size if path.exists() else 0
-            if num_bytes == contents.graph.num_bytes:
+            if num_bytes == contents.graph.shape.num_bytes:
                 with suppress(FileNotFoundError):
-                    faiss = _faiss()
-                    return contents, faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+                    return contents, map_graph(path, contents.graph.shape)
             if _read_contents(self._folder) == contents:
                 raise DatasetError(
-                    f"{path}: expected the index's graph of {contents.graph.num_bytes} bytes, found {num_bytes}. "
+                    f"{path}: expected the index's graph of {contents.graph.shape.num_bytes} bytes, found {num_bytes}. "
                     "Make the index again from the map."
                 )
 
     def _search_parameters(self) -> Any:
-        faiss, is_there = _faiss(), self._is_there(0)[: self.num_graph_rows]
+        faiss, is_there = import_faiss(), self._is_there(0)[: self.num_graph_rows]
         if bool(is_there.all()):
             return faiss.SearchParametersHNSW(efSearch=SEARCH_WIDTH)
         selector = faiss.IDSelectorBitmap(np.packbits(is_there.numpy(), bitorder="little"))
@@ -325,14 +354,31 @@ class StoredIndex:
         is_there[list(self._contents.removed)] = False
         return is_there[first:]
 
-    def _needs_growth(self) -> bool:
-        num_waiting = self.num_rows - (0 if self._contents.graph is None else self._contents.graph.num_rows)
+    @property
+    def needs_growth(self) -> bool:
+        """Whether so many rows are compared one by one that the graph should take them in."""
+        num_waiting = self.num_rows - (0 if self._contents.graph is None else self._contents.graph.shape.num_rows)
         return self.num_rows > EXACT_UP_TO and num_waiting > WAITING_ROWS and has_faiss()
 
     def _block(self, rows: Any) -> Float[np.ndarray, "F D"]:
         return np.ascontiguousarray(self._stored["descriptor"][rows], dtype=np.float32)
 
-    def _records(self, block: Float[Tensor, "F D"]) -> Shaped[np.ndarray, "F"]:
+    @contextmanager
+    def _appending(self, name: str) -> Iterator[BinaryIO]:
+        """One of the files that grow, at its end; what is written has reached the disk when this is left."""
+        path = self._folder / name
+        bytes_per_row = KEY_BYTES if name == KEYS_FILE else _record(self._contents.dim).itemsize
+        with _trouble_in_one_line(path):
+            # What lies beyond was left there by a process that was killed before it counted.
+            os.truncate(path, self._contents.num_rows * bytes_per_row)
+            file = path.open("ab")
+        with file:
+            yield file
+            with _trouble_in_one_line(path):
+                file.flush()
+                os.fsync(file.fileno())
+
+    def _records(self, block: Float[Tensor, "F D"], keys: Int64[np.ndarray, "F"]) -> Shaped[np.ndarray, "F"]:
         dim = self._contents.dim
         if block.shape[1] != dim or not bool(block.isfinite().all()):
             raise ConfigError(
@@ -342,7 +388,7 @@ class StoredIndex:
             )
         records = np.empty(len(block), _record(dim))
         records["descriptor"] = unit_rows(block.cpu()).half().numpy()
-        records["crc32"] = _checksums(records["descriptor"])
+        records["crc32"] = _checksums(records["descriptor"], keys)
         return records
 
     def _commit(self, contents: _Contents) -> None:
@@ -358,14 +404,6 @@ def _best(row: Int[Tensor, "Q C"], similarity: Float[Tensor, "Q C"], k: int) -> 
     return Neighbours(best, torch.where(place < 0, -1, row.gather(1, place.clamp_min(0))))
 
 
-def _faiss() -> Any:
-    try:
-        import faiss
-    except ImportError as error:
-        raise MissingExtraError("faiss", "index", "A graph over descriptors") from error
-    return faiss
-
-
 # Files
 
 
@@ -373,10 +411,12 @@ def _record(dim: int) -> "np.dtype[np.void]":
     return np.dtype([("descriptor", "<f2", (dim,)), ("crc32", "<u4")])
 
 
-def _checksums(descriptors: Float[np.ndarray, "F D"]) -> UInt32[np.ndarray, "F"]:
-    """The CRC-32 of each row."""
+def _checksums(descriptors: Float[np.ndarray, "F D"], keys: Int64[np.ndarray, "F"]) -> UInt32[np.ndarray, "F"]:
+    """The CRC-32 of each row and its key."""
     raw = np.ascontiguousarray(descriptors).view(np.uint8)
-    return np.fromiter((zlib.crc32(row) for row in raw), np.uint32, len(raw))
+    raw_keys = np.ascontiguousarray(keys).view(np.uint8).reshape(-1, KEY_BYTES)
+    rows = zip(raw, raw_keys, strict=True)
+    return np.fromiter((zlib.crc32(key.tobytes(), zlib.crc32(row)) for row, key in rows), np.uint32, len(raw))
 
 
 def _sha256(path: Path) -> str:
@@ -400,14 +440,18 @@ def _read_contents(folder: Path) -> _Contents:
         if told.pop("sha256") != _sha256_of(told) or told.pop("format") != FORMAT:
             raise ValueError("its checksum or its format is another")
         graph = told["graph"]
-        return _Contents(
-            **{**told, "removed": tuple(told["removed"]), "graph": None if graph is None else _Graph(**graph)}
-        )
+        if graph is not None:
+            graph = _Graph(**{**graph, "shape": GraphShape(**graph["shape"])})
+        return _Contents(**{**told, "removed": tuple(told["removed"]), "graph": graph})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DatasetError(
             f"{path}: expected the contents of an index, found a file that is damaged or none of ours: {error}. "
             "Make the index again from the map."
         ) from error
+
+
+def _newer(contents: _Contents, revision: int | None) -> int:
+    return contents.revision if revision is None else revision
 
 
 def _sha256_of(told: dict[str, object]) -> str:
