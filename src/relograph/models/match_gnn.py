@@ -188,12 +188,12 @@ class DenseEncoder(nn.Module):
 
     def forward(self, images: Tensor) -> ImageFeatures:
         """Features of images [M, H, W, 3] with values within 0 and 255; H and W are multiples of 16."""
-        half = self.half(images)
+        half = self.at_half(images)
         eighth, context = self.context(half)
         coarse = self.coarse(eighth, context)
         return ImageFeatures(context, coarse, self.fine(half, coarse))
 
-    def half(self, images: Tensor) -> Float[Tensor, "M C2 h2 w2"]:
+    def at_half(self, images: Tensor) -> Float[Tensor, "M C2 h2 w2"]:
         """What pixels alone tell, at half the size of the images."""
         x = (precise(images.permute(0, 3, 1, 2)) - MEAN).div_(STD)
         half: Tensor = self.to_half(self.stem(x))
