@@ -1,48 +1,50 @@
-"""The motion between two maps is found from poses, some of which are wrong."""
+"""Two maps are joined by localizing photos of one in the other."""
 
-import numpy as np
+from pathlib import Path
+
 import pytest
 import torch
+from made_maps import made_map, no_network
 from numpy.testing import assert_allclose
-from scipy.spatial.transform import Rotation
 
+from relograph.errors import DatasetError
 from relograph.geometry import Pose
-from relograph.maps import Similarity
-from relograph.maps.joining import join_poses
+from relograph.localization import Answer
+from relograph.maps import Map, Similarity, joining
+
+pytestmark = pytest.mark.usefixtures("generated")
+
+T_HERE_THERE = Similarity(Pose.from_axis_angle([0.1, -0.2, 0.3], [5.0, 6.0, 7.0]))
 
 
-def cameras(count: int, seed: int = 0, *, in_line: bool = False) -> Pose:
-    rng = np.random.default_rng(seed)
-    centers = rng.normal(0, 2, (count, 3)) * ([1.0, 0.0, 0.0] if in_line else 1.0)
-    return Pose.from_rotation_and_translation(Rotation.random(count, random_state=seed).as_matrix(), centers)
+def localizer_that_is_right_of(share: float, here: Map, there: Map) -> type:
+    frame_by_jpeg = {there.jpeg(frame): (number, frame) for number, frame in enumerate(there)}
+
+    class KnowsTheAnswer:
+        def __init__(self, map_features: object, network: object) -> None: ...
+
+        def localize(self, image: bytes, *, camera: object) -> Answer:
+            number, frame = frame_by_jpeg[image]
+            T_world_cam = T_HERE_THERE.move(frame.T_world_cam)
+            if number >= share * len(there):
+                turn = Pose.from_axis_angle([0.0, 0.0, 0.5 + number], [3.0 * number, 1.0, 0.0])
+                T_world_cam = turn @ T_world_cam
+            return Answer(T_world_cam, True, 1.0, "")
+
+    return KnowsTheAnswer
 
 
-def with_wrong_answers(T_here_cam: Pose, share: float) -> tuple[Pose, np.ndarray]:
-    """Poses with 2 cm and half a degree of noise, and some that are just wrong."""
-    rng = np.random.default_rng(1)
-    count = len(T_here_cam)
-    noise = Pose.from_axis_angle(np.radians(0.3) * rng.normal(size=(count, 3)), 0.01 * rng.normal(size=(count, 3)))
-    noisy = T_here_cam @ noise
-    is_wrong = rng.permutation(count) < share * count
-    wrong = cameras(count, seed=9)
-    R = torch.where(torch.tensor(is_wrong)[:, None, None], wrong.R, noisy.R)
-    return Pose(R, torch.where(torch.tensor(is_wrong)[:, None], wrong.t, noisy.t)), is_wrong
+def test_wrong_answers_do_not_move_the_joint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    here, there = made_map(tmp_path / "here", 2), made_map(tmp_path / "there", 10)
+    monkeypatch.setattr(joining, "Localizer", localizer_that_is_right_of(0.6, here, there))
+    joint = joining.join_maps(here, there, no_network())
+    assert_allclose(joint.T.matrix(), T_HERE_THERE.matrix(), atol=1e-9)
+    assert joint.inlier.tolist() == [True] * 6 + [False] * 4
+    assert torch.tensor(joint.residual[:6]).max() < 1e-9
 
 
-@pytest.mark.parametrize("in_line", [False, True])
-@pytest.mark.parametrize("scale", [1.0, 2.5])
-def test_the_motion_is_found_although_four_in_ten_are_wrong(scale: float, in_line: bool):
-    T_there_cam = cameras(40, in_line=in_line)
-    truth = Similarity(Pose.from_axis_angle([0.3, -0.2, 1.0], [10.0, -3.0, 1.0]), scale)
-    T_here_cam, is_wrong = with_wrong_answers(truth.move(T_there_cam), 0.4)
-    joint = join_poses(T_here_cam, T_there_cam, with_scale=scale != 1.0)
-    assert joint is not None
-    assert (joint.agreed == ~is_wrong).all()
-    assert_allclose(joint.T_here_there.T.R, truth.T.R, atol=0.01)
-    assert joint.T_here_there.scale == pytest.approx(scale, rel=0.01)
-    assert_allclose(joint.T_here_there.apply(T_there_cam.t), truth.apply(T_there_cam.t), atol=0.05)
-
-
-def test_answers_that_agree_on_nothing_give_no_motion():
-    assert join_poses(cameras(30, seed=1), cameras(30, seed=2)) is None
-    assert join_poses(cameras(2), cameras(2)) is None
+def test_maps_whose_photos_agree_on_nothing_are_not_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    here, there = made_map(tmp_path / "here", 2), made_map(tmp_path / "there", 10)
+    monkeypatch.setattr(joining, "Localizer", localizer_that_is_right_of(0.1, here, there))
+    with pytest.raises(DatasetError, match="10 of 10 are localized there and that they agree on no motion"):
+        joining.join_maps(here, there, no_network())

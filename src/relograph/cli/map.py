@@ -203,10 +203,10 @@ def merge_command(
         T_here_there = Similarity.from_matrix(np.array(numbers).reshape(4, 4), where=str(transform))
     else:
         joint = join_maps(here, there, _network(weights, device), with_scale=scale, progress=TerminalProgress())
-        T_here_there = joint.T_here_there
+        T_here_there = Similarity.of(joint)
         typer.echo(
-            f"{joint.agreed.sum()} of {len(joint.agreed)} localized photos agree, to "
-            f"{100 * np.median(joint.distance_m[joint.agreed]):.1f} cm in the median; scale {T_here_there.scale:.4f}."
+            f"{joint.inlier.sum()} of {len(joint.inlier)} localized photos agree, to "
+            f"{100 * np.median(joint.residual[joint.inlier]):.1f} cm in the median; scale {T_here_there.scale:.4f}."
         )
     here.merge(there, T_here_there, prefix=prefix, progress=TerminalProgress())
     typer.echo(printable(f"{path}: {counted(len(there), 'photo')} taken in; {len(here):,} in all."))

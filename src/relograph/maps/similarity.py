@@ -9,10 +9,8 @@ from torch import Tensor
 
 from relograph.errors import GeometryError
 from relograph.geometry import Pose, check_rotation, nearest_rotation
-from relograph.geometry.alignment import Alignment
+from relograph.geometry.alignment import MAX_SCALE, Alignment
 from relograph.geometry.arrays import Nested, as_float_tensor
-
-MAX_SCALE = 1e6
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ class Similarity:
         matrix[:3, :3] *= self.scale
         return matrix
 
-    def apply(self, points: Tensor | Nested) -> Float[Tensor, "N 3"]:
+    def apply(self, points: Tensor | Nested) -> Float[Tensor, "*B 3"]:
         return self.T.apply(self.scale * as_float_tensor(points).double())
 
     def move(self, T_world_cam: Pose) -> Pose:
