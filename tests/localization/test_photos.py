@@ -98,7 +98,22 @@ def test_pixels_may_come_in_any_form():
     grey = np.random.default_rng(0).integers(0, 256, (20, 30), dtype=np.uint8)
     rgb = np.repeat(grey[..., None], 3, axis=-1)
     for form in (grey, rgb, np.dstack([rgb, grey]), Image.fromarray(grey), Image.fromarray(rgb)):
-        assert (read_query(form).pixels == rgb).all()
+        assert (read_query(form).pixels == WorkingSize.of(30, 20).pixels(rgb)).all()
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_of_a_large_jpeg_less_is_decoded_and_the_same_is_seen(orientation: int):
+    y, x = np.mgrid[:1200, :1600]
+    pixels = np.stack([127 + 100 * np.sin(x / 40), 127 + 100 * np.sin(y / 30), (x + y) / 12], axis=-1).astype(np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = io.BytesIO()
+    Image.fromarray(pixels).save(data, "JPEG", exif=exif, quality=95)
+    upright = np.rot90(pixels, -1) if orientation == 6 else pixels
+    seen, whole = read_query(data.getvalue()), read_query(np.ascontiguousarray(upright))
+    assert seen.size == whole.size
+    assert (seen.size.photo_width, seen.size.photo_height) == upright.shape[1::-1]
+    assert np.abs(seen.pixels.astype(int) - whole.pixels).mean() < 1.5  # one pixel to the side would be 2.9
 
 
 @pytest.mark.parametrize("form", [np.zeros((4, 300, 3), np.uint8), np.zeros((30, 30, 2), np.uint8), b"", b"GIF89a"])

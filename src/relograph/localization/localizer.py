@@ -30,7 +30,7 @@ from relograph.localization.confidence import UNCALIBRATED, confidence, sureness
 from relograph.localization.focal import UnknownFocal
 from relograph.localization.map_features import PHOTOS_AT_ONCE
 from relograph.localization.map_view import MapView, StoredMap
-from relograph.localization.photos import AnyCamera, QueryImage, QueryPhoto, WorkingSize, read_query
+from relograph.localization.photos import AnyCamera, QueryImage, SeenPhoto, WorkingSize, read_query
 from relograph.localization.prior import Prior
 from relograph.localization.solver import MatchedPoints, SolverAnswer, solve_query_pose
 from relograph.localization.spread import choose_spread_references
@@ -374,9 +374,7 @@ def _read(image: QueryImage, camera: AnyCamera) -> _Query | Answer:
         photo = read_query(image)
     except DatasetError as error:
         return Answer(None, False, 0.0, str(error))
-    size = WorkingSize.of(photo.pixels.shape[1], photo.pixels.shape[0])
-    pixels = torch.from_numpy(size.pixels(photo.pixels))
-    return _Query(size, _query_camera(camera, photo, size), pixels, perf_counter() - start)
+    return _Query(photo.size, _query_camera(camera, photo), torch.from_numpy(photo.pixels), perf_counter() - start)
 
 
 def _given(view: MapView, rows: Sequence[int], descriptor: Float[Tensor, "D"]) -> tuple[list[int], Float[Tensor, "R"]]:
@@ -387,9 +385,9 @@ def _given(view: MapView, rows: Sequence[int], descriptor: Float[Tensor, "D"]) -
     return list(rows), view.similarity(descriptor, rows)
 
 
-def _query_camera(camera: AnyCamera, photo: QueryPhoto, size: WorkingSize) -> Camera | UnknownFocal:
+def _query_camera(camera: AnyCamera, photo: SeenPhoto) -> Camera | UnknownFocal:
     """What is known of the query's camera, for what the network sees: given, told by its file, or its size alone."""
-    camera = camera or photo.exif_camera
+    camera, size = camera or photo.exif_camera, photo.size
     return size.camera(camera or UnknownFocal(size.photo_width, size.photo_height, QUERY_GROUP))
 
 

@@ -123,18 +123,39 @@ QueryImage = Path | str | bytes | UInt8[np.ndarray, "..."] | Image.Image
 
 
 @dataclass(frozen=True)
-class QueryPhoto:
-    """A photo that is to be localized."""
+class SeenPhoto:
+    """A photo as the network sees it."""
 
+    size: WorkingSize
     pixels: UInt8[np.ndarray, "H W 3"]
+    """In RGB, upright, scaled and cut to `size.size_hw`."""
     exif_camera: Camera | None = None
-    """By the focal length in its file, where that is told."""
+    """In pixels of the photo as it was given, by the focal length in its file, where that is told."""
 
 
-def read_query(image: QueryImage) -> QueryPhoto:
-    """The photo in RGB, upright, with the camera that its file tells of."""
-    if isinstance(image, Path | str | bytes):
-        return _read_file(image)
+def see_pixels(pixels: UInt8[np.ndarray, "H W 3"]) -> SeenPhoto:
+    """A photo whose pixels are at hand."""
+    size = WorkingSize.of(pixels.shape[1], pixels.shape[0])
+    return SeenPhoto(size, size.pixels(pixels))
+
+
+def see_file(data: bytes, where: str) -> SeenPhoto:
+    """A photo from the bytes of its file; of a large JPEG only as much is decoded as the network can see."""
+    header = read_header(io.BytesIO(data), where)
+    width, height = header.upright_size_wh
+    size = WorkingSize.of(width, height)
+    pixels = size.pixels(decode_image(data, where, covering_hw=size.size_hw))
+    camera = None if header.focal_px is None else Camera.from_focal(width, height, header.focal_px)
+    return SeenPhoto(size, pixels, camera)
+
+
+def read_query(image: QueryImage) -> SeenPhoto:
+    """What the network sees of a photo, with the camera that its file tells of."""
+    if isinstance(image, bytes):
+        return see_file(image, "the photo")
+    if isinstance(image, Path | str):
+        source = FileSource(Path(image))
+        return see_file(source.read_bytes(), source.label)
     pixels = np.asarray(image.convert("RGB") if isinstance(image, Image.Image) else image)
     if pixels.ndim == 2:
         pixels = np.repeat(pixels[..., None], 3, axis=-1)
@@ -148,16 +169,4 @@ def read_query(image: QueryImage) -> QueryPhoto:
             f"expected a photo of at least {MIN_SIDE_PX} pixels a side, found {pixels.shape[1]} x {pixels.shape[0]}. "
             "Pass a larger one."
         )
-    return QueryPhoto(np.ascontiguousarray(pixels[..., :3]))
-
-
-def _read_file(image: Path | str | bytes) -> QueryPhoto:
-    if isinstance(image, bytes):
-        data, where = image, "the photo"
-    else:
-        source = FileSource(Path(image))
-        data, where = source.read_bytes(), source.label
-    pixels = decode_image(data, where)
-    focal_px = read_header(io.BytesIO(data), where).focal_px
-    height, width = pixels.shape[:2]
-    return QueryPhoto(pixels, None if focal_px is None else Camera.from_focal(width, height, focal_px))
+    return see_pixels(np.ascontiguousarray(pixels[..., :3]))

@@ -53,15 +53,20 @@ def read_header(file: io.BufferedIOBase, where: str) -> ImageHeader:
     return _header(_open(file, where))
 
 
-def decode_image(data: bytes, where: str) -> UInt8[np.ndarray, "H W 3"]:
+def decode_image(data: bytes, where: str, *, covering_hw: tuple[int, int] | None = None) -> UInt8[np.ndarray, "H W 3"]:
     """The photo in RGB, upright.
 
     16-bit photos are scaled to 8 bits by their high byte, grey ones are repeated in three channels, CMYK is
     converted without a colour profile, and alpha is dropped: the colours under it stay as they are stored.
+
+    Where a photo needs only to cover a height and width, upright, a JPEG may come at a half, a quarter or an eighth of
+    its size, for which much less of it is decoded.
     """
     image = _open(io.BytesIO(data), where)
     # Pillow turns a TIFF upright by itself while it decodes it.
     orientation = 1 if isinstance(image, TiffImageFile) else _header(image).orientation
+    if covering_hw is not None:
+        _decode_less(image, covering_hw if orientation <= 4 else covering_hw[::-1])
     if image.mode in _SIXTEEN_BIT_MODES:
         high_byte = (_stored_uint16(image, where) >> 8).astype(np.uint8)
         return _upright(np.repeat(high_byte[..., None], 3, axis=-1), orientation)
@@ -70,6 +75,17 @@ def decode_image(data: bytes, where: str) -> UInt8[np.ndarray, "H W 3"]:
     with _decoding(where):
         rgb = image.convert("RGB")
     return _upright(np.array(rgb), orientation)  # a copy: what Pillow lends is read-only
+
+
+def _decode_less(image: ImageFile.ImageFile, covering_hw: tuple[int, int]) -> None:
+    """Has a JPEG decoded at the smallest size that covers another; other formats know no such thing."""
+    for factor in (8, 4, 2):
+        width, height = image.width // factor, image.height // factor
+        # Whole pixels only: a border that is half a pixel wide would move all others.
+        is_whole = (width * factor, height * factor) == image.size
+        if is_whole and height >= covering_hw[0] and width >= covering_hw[1]:
+            image.draft(None, (width, height))
+            return
 
 
 def decode_depth(data: bytes, where: str) -> UInt16[np.ndarray, "H W"]:
