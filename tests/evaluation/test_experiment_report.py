@@ -112,6 +112,47 @@ def test_the_page_has_our_rows_the_papers_rows_and_where_they_came_from(reposito
     assert page.count("| ours-camera |") == 1  # both experiments used it
 
 
+def made_by(method: str, commit: str | None, source: str, *, num_trainings: int = 1) -> dict[str, object]:
+    return {
+        "method": method,
+        "num_trainings": num_trainings,
+        "num_steps": 1200 * num_trainings,
+        "num_graphs": 76800 * num_trainings,
+        "training_seconds": 61.6 * num_trainings,
+        "code": [{"git_commit": commit, "source_sha256": source * 64}],
+        "device_names": ["Testing Device"],
+    }
+
+
+def report_of_rows(repository: Path, *rows: dict[str, object]) -> tuple[str, str]:
+    """The page and the README of a table whose rows were made so."""
+    results = repository / "results" / "experiments"
+    document = json.loads((results / "table1.json").read_text())
+    write_results(results, "table1", document["results"], rows=list(rows))
+    report(repository)
+    return (repository / "docs" / "results.md").read_text(), (repository / "README.md").read_text()
+
+
+def test_every_row_is_shown_with_what_made_it(repository: Path):
+    copying = made_by("NetVLAD (copy top-1)", "3f1c2abdead", "a", num_trainings=0)
+    page, readme = report_of_rows(repository, copying, made_by("RelPoseGNN, camera target", "3f1c2abdead", "a"))
+    assert "| NetVLAD (copy top-1) | – | – | – | – | 3f1c2ab | Testing Device |" in page
+    assert "| RelPoseGNN, camera target | 1 | 1,200 | 76,800 | 62 | 3f1c2ab | Testing Device |" in page
+    assert "Not all rows" not in page + readme
+
+
+def test_rows_of_different_commits_are_told_on_the_page_and_in_the_readme(repository: Path):
+    documents = report_of_rows(repository, made_by("A", "1" * 40, "a"), made_by("B", "2" * 40, "b"))
+    for text in documents:
+        assert "**Not all rows are of one commit:** A: 1111111; B: 2222222." in text
+
+
+def test_rows_of_one_commit_that_was_changed_meanwhile_are_told_with_their_source(repository: Path):
+    page, _ = report_of_rows(repository, made_by("A", None, "a"), made_by("B", None, "b"))
+    expected = "A: unknown (source aaaaaaa); B: unknown (source bbbbbbb)."
+    assert f"**Not all rows are of one commit:** {expected}" in page
+
+
 def test_the_readme_gets_the_seen_scenes_between_its_markers_and_nothing_else(repository: Path):
     report(repository)
     readme = (repository / "README.md").read_text()

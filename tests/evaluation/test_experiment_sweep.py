@@ -1,8 +1,9 @@
 """Whole sweeps with the tiny preset on scenes of a few photos."""
 
-import gzip
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from numpy.testing import assert_allclose
 from scipy.spatial.transform import Rotation
 
@@ -56,6 +58,12 @@ def sweep(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("sweep") / "out"
     run(["all"], root, output)
     return output
+
+
+@pytest.fixture(autouse=True)
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are drawn once, in the sweep above; they take longer than everything else."""
+    monkeypatch.setattr(Figure, "savefig", lambda figure, file, **options: file.write(b"drawn"))
 
 
 def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -181,12 +189,16 @@ def test_tables_are_written_in_two_languages(sweep: Path):
     assert "25 cm, 10°" in (sweep / "tables" / "table1-summary.md").read_text()
 
 
-def test_a_finished_sweep_is_taken_as_it_is(sweep: Path, root: Path):
-    before = contents(sweep / "jobs")
-    said: list[str] = []
-    run(["all"], root, sweep, say=said.append)
-    assert contents(sweep / "jobs") == before
-    assert [line.split(":")[0] for line in said] == [name for name in EXPERIMENTS if name != "table3"]
+def test_a_finished_sweep_is_taken_as_it_is_even_where_its_weights_are_gone(sweep: Path, root: Path, tmp_path: Path):
+    left = tmp_path / "left"
+    shutil.copytree(sweep / "jobs", left / "jobs", ignore=shutil.ignore_patterns("best", "last"))
+    before, said = contents(left / "jobs"), list[str]()
+    run(["all"], root, left, say=said.append)
+    assert contents(left / "jobs") == before
+    names = [name for name in EXPERIMENTS if name != "table3"]
+    assert [line.split(":")[0] for line in said] == names
+    for name in names:
+        assert results(left, name)["results"] == results(sweep, name)["results"]
 
 
 @pytest.fixture
@@ -228,47 +240,107 @@ def test_damaged_files_are_made_again_without_a_training(finished: Path, root: P
     answers.write_bytes(answers.read_bytes()[:100])
     warnings = run(["averaging"], root, finished)
     assert warnings[:2] == [
-        f"{facts}: found a damaged file; it is written again from the checkpoint beside it.",
         f"{answers}: found damaged predictions; they are made again.",
+        f"{facts}: found a damaged file; it is written again from the checkpoint beside it.",
     ]
     assert contents(job / "best") == weights
     assert results(finished, "averaging")["results"] == results(sweep, "averaging")["results"]
 
 
+def test_a_run_that_was_killed_after_two_networks_trains_the_third_without_their_weights(
+    root: Path, tmp_path: Path, sweep: Path
+):
+    output = tmp_path / "out"
+    command = [sys.executable, "-m", "relograph", "experiments", "run", "aggregation", "--preset", "tiny"]
+    command += ["--data", root, "--output", output, "--cache", tmp_path / "cache", "--dataset", "7scenes"]
+    for setting in SETTINGS:
+        command += ["--set", setting]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as running:
+        assert running.stdout is not None
+        said = [running.stdout.readline().split(":")[0] for _ in range(2)]
+        running.kill()
+    assert said == ["ours-camera", "ours-camera-max"]
+    for weights in [*output.glob("jobs/*/best"), *output.glob("jobs/*/last")]:
+        shutil.rmtree(weights)  # too large to be brought away from a machine that is lost
+    finished = [path.parent for path in output.glob("jobs/*/job.json")]
+    before = {folder: contents(folder) for folder in finished}
+    assert len(finished) == 2
+    assert not list(output.glob("results/*"))
+    trained: list[str] = []
+    run(["aggregation"], root, output, say=trained.append)
+    assert [line.split(":")[0] for line in trained] == ["ours-camera-sum", "aggregation"]
+    assert {folder: contents(folder) for folder in finished} == before
+    assert results(output, "aggregation")["results"] == results(sweep, "aggregation")["results"]
+
+
+def test_what_is_wanted_of_a_network_without_weights_is_trained_for_again(finished: Path, root: Path, sweep: Path):
+    (job,) = finished.glob("jobs/ours-camera-*")
+    shutil.rmtree(job / "best")
+    (job / "predictions-random-all.csv.gz").unlink()
+    said: list[str] = []
+    run(["averaging"], root, finished, say=said.append)
+    assert [line.split(":")[0] for line in said] == ["ours-camera", "averaging"]
+    assert results(finished, "averaging")["results"] == results(sweep, "averaging")["results"]
+
+
+def test_every_row_says_what_made_it(sweep: Path):
+    metadata = results(sweep, "table1")["metadata"]
+    rows = {row["method"]: row for row in metadata["rows"]}
+    assert list(rows) == list(dict.fromkeys(row["method"] for row in results(sweep, "table1")["results"]))
+    assert rows["NetVLAD (copy top-1)"]["num_trainings"] == 0
+    jobs = [job for job in metadata["jobs"] if job["name"].startswith("posenet")]
+    assert rows["PoseNet"]["num_trainings"] == len(jobs) == 2
+    assert rows["PoseNet"]["num_steps"] == sum(job["num_steps"] for job in jobs) > 0
+    assert rows["PoseNet"]["device_names"] == [jobs[0]["provenance"]["device_name"]]
+    code = {key: jobs[0]["provenance"][key] for key in ("git_commit", "source_sha256")}
+    assert code in rows["PoseNet"]["code"]
+
+
+class SlowTraining:
+    """A clock on which only steps of training take time, a minute each, and the progress that moves it."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    @contextmanager
+    def task(self, description: str, total: int) -> Iterator[Callable[[int], None]]:
+        yield self.advance if description.startswith("training") else lambda steps: None
+
+    def advance(self, graphs: int) -> None:
+        self.now_s += 60 * graphs / 8
+
+
+@pytest.mark.parametrize(
+    ("minutes", "answered"),
+    [(1.5, []), (3.5, ["ours-camera"]), (5.0, ["ours-camera", "ours-camera-max"])],  # each takes two minutes
+)
+def test_a_run_ends_in_order_when_its_minutes_are_over(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: float, answered: list[str]
+):
+    clock, said = SlowTraining(), list[str]()
+    for module in ("experiment_run", "experiment_sweep"):
+        monkeypatch.setattr(f"relograph.evaluation.{module}.time", clock)
+    run(["aggregation"], root, tmp_path / "out", say=said.append, progress=clock, minutes=minutes)
+    missing = [name for name in ("ours-camera", "ours-camera-max", "ours-camera-sum") if name not in answered]
+    assert [line.split(":")[0] for line in said[:-1]] == answered
+    assert said[-1] == (
+        f"aggregation: {len(answered)} of 3 networks are there; run the command again for the others "
+        f"({', '.join(missing)})"
+    )
+    assert not list(tmp_path.glob("out/results/*"))
+    assert clock.now_s <= 60 * (minutes + 1)
+
+
+def test_minutes_that_are_none_are_refused(root: Path, tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"--minutes: expected 0 or more, found -1"):
+        run(["averaging"], root, tmp_path / "out", minutes=-1.0)
+
+
 class InterruptedSweepError(Exception):
     """Somebody pressed Ctrl-C."""
-
-
-def stop_after(num_jobs: int) -> Callable[[str], None]:
-    said: list[str] = []
-
-    def say(line: str) -> None:
-        said.append(line)
-        if len(said) == num_jobs:
-            raise InterruptedSweepError
-
-    return say
-
-
-def test_a_sweep_that_was_stopped_between_trainings_goes_on_with_the_next(root: Path, tmp_path: Path, sweep: Path):
-    output = tmp_path / "out"
-    with pytest.raises(InterruptedSweepError):
-        run(["averaging", "aggregation"], root, output, say=stop_after(1))
-    (first,) = (output / "jobs").iterdir()
-    before = contents(first)
-    run(["averaging"], root, output)
-    after = contents(first)
-    assert {name: after[name] for name in before} == before
-    assert set(after) - set(before) == {
-        f"predictions-{reading}-all.csv.gz" for reading in ("nearest", "random", "average-markley", "average-gramkow")
-    }
-    # The same seed on the same data: another sweep in another folder answers the same, byte for byte below the first
-    # line, which has the time.
-    for name in set(after) - set(before):
-        answers = [
-            gzip.decompress(content) for content in (after[name][1], (sweep / "jobs" / first.name / name).read_bytes())
-        ]
-        assert answers[0].partition(b"\n")[2] == answers[1].partition(b"\n")[2]
 
 
 class StoppingProgress:
@@ -292,7 +364,7 @@ def test_a_training_that_was_stopped_goes_on_to_the_same_weights(root: Path, tmp
     run(["averaging"], root, tmp_path / "whole", settings=settings)
     with pytest.raises(InterruptedSweepError):
         run(["averaging"], root, tmp_path / "parts", settings=settings, progress=StoppingProgress(16))
-    (job,) = (tmp_path / "parts" / "jobs").iterdir()
+    (job,) = tmp_path.glob("parts/jobs/ours-camera-*")
     assert (job / "last").exists()
     assert not (job / "job.json").exists()
     run(["averaging"], root, tmp_path / "parts", settings=settings)

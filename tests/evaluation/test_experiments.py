@@ -106,9 +106,13 @@ def test_cambridge_takes_every_third_neighbour_and_scales_translations():
     assert jobs("table3")["ours-world"].config.graph.stride == 3
 
 
-def test_trainings_on_many_scenes_come_first():
-    counts = [len(job.scenes) for job in EXPERIMENTS["table1"].jobs(PLAN)]
-    assert counts == sorted(counts, reverse=True)
+def test_what_matters_most_is_trained_first():
+    names = list(jobs("table1"))
+    assert names[:2] == ["ours-camera", "ours-world"]
+    assert len(names) == 2 + 2 * len(SCENES)
+    assert next(iter(jobs("table4"))) == "ours-camera"
+    assert [name.startswith("ours-camera") for name in jobs("table2")] == [True] * 7 + [False] * 7
+    assert next(iter(jobs("saliency"))) == "ours-camera"
 
 
 def test_settings_of_single_scenes_are_theirs_alone():

@@ -183,6 +183,29 @@ def test_the_fingerprint_changes_with_the_data(own_root: Path, cache: Path, data
     assert moved.split("+")[0] == data.fingerprint.split("+")[0]  # chess is as it was
 
 
+def test_a_room_that_is_made_again_has_the_same_fingerprint_whatever_its_photos_were_rounded_to(
+    own_root: Path, cache: Path
+) -> None:
+    scene = own_root / "fire"
+
+    def fingerprint() -> str:
+        return load_data([open_scene(scene)], SMALL, cache).fingerprint
+
+    (scene / "room.json").write_text('{"seed": 0}')
+    made = fingerprint()
+    photo, pose = scene / "seq-01" / "frame-000002.color.png", scene / "seq-01" / "frame-000002.pose.txt"
+    Image.open(photo).save(photo, compress_level=0)  # of another size
+    T_world_cam = np.loadtxt(pose)
+    np.savetxt(pose, T_world_cam + np.eye(4)[:, [3, 0, 1, 2]] * 1e-12)
+    assert fingerprint() == made
+    T_world_cam[0, 3] += 1e-3
+    np.savetxt(pose, T_world_cam)
+    moved = fingerprint()
+    assert moved != made
+    (scene / "room.json").write_text('{"seed": 1}')
+    assert fingerprint() not in (made, moved)
+
+
 def test_data_move_to_a_device_with_or_without_their_images(data: RelocalizationData) -> None:
     moved = data.to("meta", images_too=False)
     assert moved.frames.images.device.type == "cpu"

@@ -77,6 +77,10 @@ def run_command(
     label: Annotated[
         str, typer.Option(metavar="WORD", help="Added to the names of results, tables and figures, such as full.")
     ] = "",
+    minutes: Annotated[
+        float,
+        typer.Option(metavar="N", help="End in order after so long, for another run to go on; 0 goes on to the end."),
+    ] = 0.0,
     device: DeviceOption = "cpu",
     cache: CacheOption = None,
 ) -> None:
@@ -102,6 +106,7 @@ def run_command(
             encoder_weights=encoder_weights,
             descriptors=descriptors,
             label=label,
+            minutes=minutes,
             device=compute_device(device).kind,
         ),
         cache=cache or default_cache(),

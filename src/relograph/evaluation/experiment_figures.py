@@ -9,8 +9,17 @@ from jaxtyping import Int
 from torch import Tensor
 
 from relograph.evaluation.contact_sheet import draw_neighbours
-from relograph.evaluation.experiment_sweep import Sweep
-from relograph.evaluation.experiments import OURS, PAPER_ROUNDS, ROUNDS, Job, rounds_jobs, saliency_jobs
+from relograph.evaluation.experiment_sweep import Sweep, Take
+from relograph.evaluation.experiments import (
+    OURS,
+    PAPER_ROUNDS,
+    ROUNDS,
+    Job,
+    qualitative_evaluations,
+    rounds_jobs,
+    saliency_jobs,
+    stride_jobs,
+)
 from relograph.evaluation.metrics import prediction_errors
 from relograph.evaluation.paper_numbers import paper_numbers
 from relograph.evaluation.plots import rounds_figure, save_figure
@@ -52,19 +61,29 @@ class Measured:
     figures: list[Figure]
 
 
+def take_rounds(sweep: Sweep, job: Job) -> dict[str, Tensor]:
+    """The fixed loss on the test graphs of the one scene, by rounds at test."""
+    trained, rows = sweep.trained(job), graphs_of_queries(sweep, job, sweep.plan.scene)
+    assert isinstance(trained.model, RelPoseGNN)
+    in_training, losses = job.config.model.rounds, []
+    at_test = ROUNDS if in_training == PAPER_ROUNDS else (in_training,)
+    for num_rounds in at_test:
+        trained.model.rounds = num_rounds
+        losses.append(
+            fixed_loss(trained.model, sweep.workbench.data, rows, job.config, trained.metres_per_unit, all_edges=True)
+        )
+    return {"rounds_at_test": torch.tensor(at_test), "loss": torch.tensor(losses, dtype=torch.float64)}
+
+
 def measure_rounds(sweep: Sweep, drawing: Drawing) -> Measured:
     """The fixed loss on the test graphs of one scene: trained and tested with the same number of rounds, and the
     paper's two rounds tested with others."""
     scene = sweep.plan.scene
     losses: dict[tuple[int, int], float] = {}
     for in_training, job in zip(ROUNDS, rounds_jobs(sweep.plan), strict=True):
-        trained, rows = sweep.trained(job), graphs_of_queries(sweep, job, scene)
-        assert isinstance(trained.model, RelPoseGNN)
-        for at_test in ROUNDS if in_training == PAPER_ROUNDS else (in_training,):
-            trained.model.rounds = at_test
-            losses[in_training, at_test] = fixed_loss(
-                trained.model, sweep.workbench.data, rows, job.config, trained.metres_per_unit, all_edges=True
-            )
+        taken = sweep.taken(job, "rounds")
+        for at_test, loss in zip(taken["rounds_at_test"].tolist(), taken["loss"].tolist(), strict=True):
+            losses[in_training, at_test] = loss
     path = drawing.path("grid")
     measured_on = f"{scene} of {drawing.dataset}"
     save_figure(rounds_figure(losses, measured_on=measured_on, published=paper_numbers().rounds), path)
@@ -77,31 +96,40 @@ def measure_rounds(sweep: Sweep, drawing: Drawing) -> Measured:
     )
 
 
+def take_saliency(sweep: Sweep, job: Job) -> dict[str, Tensor]:
+    """What a network looks at in a few queries of the one scene, with their rows among all frames."""
+    graphs = spread(graphs_of_queries(sweep, job, sweep.plan.scene), NUM_SALIENCY_QUERIES)
+    model, frames = sweep.trained(job).model, sweep.workbench.data.frames
+    maps = [
+        saliency_map(model, frames.images[graph.clamp_min(0).to(frames.images.device)], graph >= 0) for graph in graphs
+    ]
+    return {"query_rows": graphs[:, 0], "maps": torch.stack(maps)}
+
+
 def measure_saliency(sweep: Sweep, drawing: Drawing) -> Measured:
     """What Baseline-1, AtLoc and ours look at in a few queries of one scene."""
     scene, frames = sweep.plan.scene, sweep.workbench.data.frames
-    jobs = dict(zip(("Baseline-1", "AtLoc", OURS), saliency_jobs(sweep.plan), strict=True))
-    graphs = {name: spread(graphs_of_queries(sweep, job, scene), NUM_SALIENCY_QUERIES) for name, job in jobs.items()}
-    queries = graphs[OURS][:, 0].tolist()
-    maps: list[dict[str, Tensor]] = [{} for _ in queries]
-    for name, job in jobs.items():
-        model = sweep.trained(job).model
-        for map_of, graph in zip(maps, graphs[name], strict=True):
-            images = frames.images[graph.clamp_min(0).to(frames.images.device)]
-            map_of[name] = saliency_map(model, images, graph >= 0)
+    taken = {
+        name: sweep.taken(job, "saliency")
+        for name, job in zip(("Baseline-1", "AtLoc", OURS), saliency_jobs(sweep.plan), strict=True)
+    }
+    queries = taken[OURS]["query_rows"].tolist()
     path = drawing.path("maps")
-    draw_saliency([(frames.images[query], map_of) for query, map_of in zip(queries, maps, strict=True)], path)
-    shown = [{"scene": scene, "frame": frames.names[query]} for query in queries]
+    draw_saliency(
+        [
+            (frames.images[query], {name: tensors["maps"][place] for name, tensors in taken.items()})
+            for place, query in enumerate(queries)
+        ],
+        path,
+    )
     caption = f"Which pixels of queries in {scene} the networks' answers hang on."
-    return Measured([dict(row) for row in shown], [Figure(path, caption)])
+    return Measured([{"scene": scene, "frame": frames.names[query]} for query in queries], [Figure(path, caption)])
 
 
 def measure_qualitative(sweep: Sweep, drawing: Drawing) -> Measured:
     """The best, median and worst answers of ours in one scene."""
     scene, frames = sweep.plan.scene, sweep.workbench.data.frames
-    evaluations = sweep.plan.on_all(sweep.plan.ours())
-    sweep.predict(evaluations)
-    predictions = sweep.predictions(evaluations).of_scene(scene)
+    predictions = sweep.predictions(qualitative_evaluations(sweep.plan)).of_scene(scene)
     in_scene = frames.in_map & (frames.scene_idx == frames.scene_names.index(scene))
     path = drawing.path("cameras")
     draw_qualitative(predictions, frames.T_world_cam[in_scene], path, f"{OURS} on {scene} of {drawing.dataset}")
@@ -122,26 +150,36 @@ def measure_qualitative(sweep: Sweep, drawing: Drawing) -> Measured:
     return Measured(results, [Figure(path, caption)])
 
 
+def take_stride(sweep: Sweep, job: Job) -> dict[str, Tensor]:
+    """The references of a few queries of the one scene, as rows among all frames."""
+    return {"rows": spread(graphs_of_queries(sweep, job, sweep.plan.scene), NUM_SHEET_QUERIES)}
+
+
 def measure_stride(sweep: Sweep, drawing: Drawing) -> Measured:
     """The references that the strides choose for a few queries of one scene."""
-    scene, plan = sweep.plan.scene, sweep.plan
-    strides = sorted({1, plan.single(scene).config.graph.stride})
     rows_by_label = {
-        f"stride {stride}": spread(
-            graphs_of_queries(sweep, plan.single(scene, stride=stride), scene), NUM_SHEET_QUERIES
-        )
-        for stride in strides
+        f"stride {job.config.graph.stride}": sweep.taken(job, "stride")["rows"] for job in stride_jobs(sweep.plan)
     }
     path = drawing.path("neighbours")
     draw_neighbours(sweep.workbench.data.frames, rows_by_label, path)
-    return Measured([], [Figure(path, f"References chosen for queries in {scene}, by stride.")])
+    return Measured([], [Figure(path, f"References chosen for queries in {sweep.plan.scene}, by stride.")])
 
 
-MEASUREMENTS: dict[str, Callable[[Sweep, Drawing], Measured]] = {
-    "rounds": measure_rounds,
-    "saliency": measure_saliency,
-    "qualitative": measure_qualitative,
-    "stride": measure_stride,
+@dataclass(frozen=True)
+class Measurement:
+    """What an experiment measures beyond scores."""
+
+    draw: Callable[[Sweep, Drawing], Measured]
+    """Rows and figures, from what was taken of the networks and from their answers."""
+    take: Take | None = None
+    """What is needed of one network, while its weights are there."""
+
+
+MEASUREMENTS = {
+    "rounds": Measurement(measure_rounds, take_rounds),
+    "saliency": Measurement(measure_saliency, take_saliency),
+    "qualitative": Measurement(measure_qualitative),
+    "stride": Measurement(measure_stride, take_stride),
 }
 """By the name of the experiment."""
 

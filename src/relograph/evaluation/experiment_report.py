@@ -197,6 +197,8 @@ def results_page(files: Sequence[ResultsFile], *, pictures: str = "pictures") ->
         for named in tables_of(file):
             parts.append(named.table.markdown(references=False).strip())
             citations += named.table.citations
+        if file.metadata.get("rows"):
+            parts.append(_rows_made(file.metadata["rows"]))
         margins = margins_over_copying(method_rows(file))
         if margins:
             parts.append("How many times smaller the median errors are than those of copying the top-1:")
@@ -223,7 +225,51 @@ def _how(metadata: Mapping[str, Any]) -> str:
     return (
         f"{len(jobs)} training{'s' if len(jobs) != 1 else ''}, {minutes:.1f} minutes, on {devices} with torch "
         f"{versions}, commit {commits}{f', scored at {scored}' if scored != commits else ''}: `{metadata['command']}`"
+        f"{_mixture(metadata.get('rows', ()))}"
     )
+
+
+def _mixture(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Where not all rows were made by the same code, a sentence that says so."""
+    by_code: dict[str, list[str]] = {}
+    for row, code in zip(rows, _code_of(rows), strict=True):
+        by_code.setdefault(code, []).append(row["method"])
+    if len(by_code) < 2:
+        return ""
+    return (
+        f" **Not all rows are of one commit:** {'; '.join(f'{_listed(of)}: {code}' for code, of in by_code.items())}."
+    )
+
+
+def _code_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The commits that made each row; where a commit was changed meanwhile, with the hash of its source."""
+    sources: dict[str | None, set[str]] = {}
+    for code in (code for row in rows for code in row["code"]):
+        sources.setdefault(code["git_commit"], set()).add(code["source_sha256"])
+    return [
+        _each_once(
+            _short(code["git_commit"])
+            + (f" (source {_short(code['source_sha256'])})" if len(sources[code["git_commit"]]) > 1 else "")
+            for code in row["code"]
+        )
+        for row in rows
+    ]
+
+
+def _rows_made(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What made each row of a table."""
+    lines = [
+        "| Row | Trainings | Steps | Graphs | Seconds | Commit | Device |",
+        "| :--- | ---: | ---: | ---: | ---: | :---: | :--- |",
+    ]
+    for row, code in zip(rows, _code_of(rows), strict=True):
+        counts = [
+            f"{row[key]:,}" if row["num_trainings"] else "–" for key in ("num_trainings", "num_steps", "num_graphs")
+        ]
+        seconds = f"{row['training_seconds']:.0f}" if row["num_trainings"] else "–"
+        cells = (row["method"], *counts, seconds, code, _each_once(row["device_names"]))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def _short(commit: str | None) -> str:
@@ -374,5 +420,5 @@ def write_report(results: Path, docs: Path, *, check: bool = False) -> list[Path
     return changed
 
 
-def _listed(paths: Iterable[Path]) -> str:
-    return ", ".join(str(path) for path in paths)
+def _listed(things: Iterable[object]) -> str:
+    return ", ".join(map(str, things))

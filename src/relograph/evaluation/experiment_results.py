@@ -6,6 +6,7 @@ DIR/figures/table1-cumulative-errors.png
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -13,8 +14,8 @@ from pathlib import Path
 from relograph.configuration import config_to_dict
 from relograph.evaluation.experiment_figures import MEASUREMENTS, Drawing, Figure
 from relograph.evaluation.experiment_report import read_result, tables_of
-from relograph.evaluation.experiment_sweep import Sweep
-from relograph.evaluation.experiments import COPY, Experiment, Job, Row
+from relograph.evaluation.experiment_sweep import Sweep, Take, TimeIsUpError
+from relograph.evaluation.experiments import COPY, Evaluation, Experiment, Job, Plan, Row
 from relograph.evaluation.metrics import mean_of_runs, score
 from relograph.evaluation.plots import cumulative_errors_figure, errors_by_distance_figure, save_figure
 from relograph.evaluation.writing import write_whole
@@ -34,17 +35,32 @@ class Provenance:
 
 
 def carry_out(experiments: Sequence[Experiment], sweep: Sweep, provenance: Provenance) -> list[Path]:
-    """Train what is not trained yet, evaluate, and write the results of each experiment as soon as it is done."""
-    jobs = dict.fromkeys(job for experiment in experiments for job in experiment.jobs(sweep.plan))
-    unfinished = [job for job in jobs if not sweep.is_finished(job)]
+    """Train what is not trained yet, ask each network at once, and write an experiment's results when all is there."""
+    plan = sweep.plan
+    evaluations = {job: evaluations_of(job, experiments, plan) for job in all_jobs(experiments, plan)}
+    takes = {job: takes_of(job, experiments, plan) for job in evaluations}
+    for experiment in experiments:
+        sweep.predict([each for each in experiment.evaluations(plan) if not isinstance(each.method, Job)])
+    unanswered = [job for job in evaluations if not sweep.is_answered(job, evaluations[job], takes[job])]
+    untrained = [job for job in unanswered if not sweep.has_weights(job)]
     written = []
-    with sweep.progress.task("sweep (training graphs)", total=sum(map(sweep.num_graphs, unfinished))) as advance:
+    with sweep.progress.task("sweep (training graphs)", total=sum(map(sweep.num_graphs, untrained))) as advance:
         for experiment in experiments:
-            for job in experiment.jobs(sweep.plan):
-                if not sweep.is_finished(job):
-                    sweep.train(job, advance)
-            written.append(write_results(experiment, sweep, provenance))
-            sweep.say(f"{experiment.name}: {written[-1]}")
+            jobs = experiment.jobs(plan)
+            for job in jobs:
+                if job in unanswered and sweep.fits_the_time(job):
+                    with suppress(TimeIsUpError):
+                        sweep.answer(job, evaluations[job], takes[job], advance)
+                        unanswered.remove(job)
+            missing = [job.name for job in jobs if job in unanswered]
+            if missing:
+                sweep.say(
+                    f"{experiment.name}: {len(jobs) - len(missing)} of {len(jobs)} networks are there; run the command "
+                    f"again for the others ({', '.join(missing)})"
+                )
+            else:
+                written.append(write_results(experiment, sweep, provenance))
+                sweep.say(f"{experiment.name}: {written[-1]}")
     if sweep.of_other_code:
         sweep.warn(
             f"other code than this made {', '.join(sorted(sweep.of_other_code))}, and they were taken as they are; "
@@ -53,16 +69,35 @@ def carry_out(experiments: Sequence[Experiment], sweep: Sweep, provenance: Prove
     return written
 
 
+def all_jobs(experiments: Sequence[Experiment], plan: Plan) -> list[Job]:
+    """The trainings of all experiments, each once."""
+    return list(dict.fromkeys(job for experiment in experiments for job in experiment.jobs(plan)))
+
+
+def evaluations_of(job: Job, experiments: Sequence[Experiment], plan: Plan) -> list[Evaluation]:
+    """What a network is asked, for whichever experiment."""
+    wanted = chain.from_iterable(experiment.evaluations(plan) for experiment in experiments)
+    return [evaluation for evaluation in dict.fromkeys(wanted) if evaluation.method == job]
+
+
+def takes_of(job: Job, experiments: Sequence[Experiment], plan: Plan) -> dict[str, Take]:
+    """What is measured of a network besides, by the names of the experiments."""
+    return {
+        experiment.name: take
+        for experiment in experiments
+        if job in experiment.measured_jobs(plan) and (take := MEASUREMENTS[experiment.name].take) is not None
+    }
+
+
 def write_results(experiment: Experiment, sweep: Sweep, provenance: Provenance) -> Path:
     """Score what an experiment's networks answered; write results, tables and figures."""
     name = f"{experiment.name}-{provenance.label}" if provenance.label else experiment.name
     drawing = Drawing(sweep.folder / "figures", name, provenance.dataset)
     rows = experiment.rows(sweep.plan)
-    sweep.predict([evaluation for row in rows for run in row.runs for evaluation in run])
     results = list(chain.from_iterable(scores_of(row, sweep) for row in rows))
     figures = draw_errors(experiment, rows, sweep, drawing) if rows else []
     if experiment.name in MEASUREMENTS:
-        measured = MEASUREMENTS[experiment.name](sweep, drawing)
+        measured = MEASUREMENTS[experiment.name].draw(sweep, drawing)
         results, figures = [*results, *measured.results], [*figures, *measured.figures]
     path = sweep.folder / "results" / f"{name}.json"
     config, data = sweep.plan.base, sweep.workbench.data
@@ -86,6 +121,7 @@ def write_results(experiment: Experiment, sweep: Sweep, provenance: Provenance) 
             "image_size_hw": list(data.frames.images.shape[1:3]),
             "target": config.model.target,
             "jobs": [sweep.facts(job) for job in experiment.jobs(sweep.plan)],
+            "rows": [origin_of(row, sweep) for row in rows],
             "figures": [{"file": figure.path.name, "caption": figure.caption} for figure in figures],
         },
     )
@@ -106,6 +142,24 @@ def scores_of(row: Row, sweep: Sweep) -> Iterator[dict[str, object]]:
             "note": note,
             **scene_score.as_row(),
         }
+
+
+def origin_of(row: Row, sweep: Sweep) -> dict[str, object]:
+    """What made a row, for each row has its own: rows may be of several runs of a command, of several commits."""
+    evaluations = [evaluation for run in row.runs for evaluation in run]
+    jobs = dict.fromkeys(evaluation.method for evaluation in evaluations if isinstance(evaluation.method, Job))
+    facts = [sweep.facts(job) for job in jobs]
+    made_with = [*(of_job["provenance"] for of_job in facts), *map(sweep.made_with, evaluations)]
+    code = dict.fromkeys((each.get("git_commit"), each.get("source_sha256")) for each in made_with)
+    return {
+        "method": row.method,
+        "num_trainings": len(facts),
+        "num_steps": sum(of_job["num_steps"] for of_job in facts),
+        "num_graphs": sum(of_job["num_graphs"] for of_job in facts),
+        "training_seconds": round(sum(of_job["training_seconds"] for of_job in facts), 1),
+        "code": [{"git_commit": commit, "source_sha256": source} for commit, source in code],
+        "device_names": list(dict.fromkeys(each.get("device_name") for each in made_with)),
+    }
 
 
 def note_on(row: Row, sweep: Sweep) -> str:

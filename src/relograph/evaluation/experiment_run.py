@@ -1,13 +1,15 @@
 """`relograph experiments run`: from a folder of scenes to results."""
 
+import math
 import shlex
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from relograph.configuration import with_overrides
-from relograph.errors import DatasetError
+from relograph.errors import ConfigError, DatasetError
 from relograph.evaluation.experiment_results import Provenance, carry_out
 from relograph.evaluation.experiment_sweep import Sweep
 from relograph.evaluation.experiments import Plan, experiments_called
@@ -42,6 +44,8 @@ class SweepOptions:
     descriptors: Path | None = None
     label: str = ""
     """Added to the names of results, so that two sweeps can stand side by side."""
+    minutes: float = 0.0
+    """When it ends in order at the latest, with what is finished; 0 goes on to the end."""
     device: str = "cpu"
 
 
@@ -57,6 +61,9 @@ def run_experiments(
     progress: Progress = SILENT,
 ) -> list[Path]:
     """Run experiments on the scenes of a data set; what an earlier call finished is taken as it is."""
+    if not 0 <= options.minutes < math.inf:
+        raise ConfigError(f"--minutes: expected 0 or more, found {options.minutes}. 0 goes on to the end.")
+    ends_at_s = time.monotonic() + 60 * options.minutes if options.minutes else math.inf
     config = with_overrides(preset_of(options.preset), options.settings)
     if options.target is not None:
         config = replace(config, model=replace(config.model, target=options.target))
@@ -97,7 +104,14 @@ def run_experiments(
     paths = {root: "$DATA", output: "$OUTPUT", cache: "$CACHE", options.init: "$INIT"}
     paths |= {options.encoder_weights: "$WEIGHTS", options.descriptors: "$DESCRIPTORS"}
     sweep = Sweep(
-        plan=plan, workbench=workbench, folder=output, device=options.device, progress=progress, say=say, warn=warn
+        plan=plan,
+        workbench=workbench,
+        folder=output,
+        device=options.device,
+        progress=progress,
+        say=say,
+        warn=warn,
+        ends_at_s=ends_at_s,
     )
     provenance = Provenance(
         dataset=dataset,

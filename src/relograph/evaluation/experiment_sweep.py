@@ -1,14 +1,19 @@
 """Carrying out experiments, first half: trainings that are shared and resumed, and their predictions.
 
 DIR/jobs/ours-camera-1f0c9a3b2e/      a training: best/, log.csv, job.json once it is finished,
-                                      predictions-<reading>-<scenes>.csv.gz
+                                      predictions-<reading>-<scenes>.csv.gz,
+                                      what an experiment measures besides, as rounds-<scene>.safetensors
+
+A machine may go away at any moment, and its weights with it, which are large. So what is wanted of a network is written
+as soon as it is trained, in small files, each whole or not at all; a sweep that finds them needs its weights no more.
 """
 
 import hashlib
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,10 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from relograph.configuration import config_to_dict
-from relograph.errors import ConfigError, DatasetError
+from relograph.errors import CheckpointError, ConfigError, DatasetError
 from relograph.evaluation.evaluating import copy_top1, evaluate, interpolate_top
 from relograph.evaluation.experiments import Evaluation, Job, Plan, Retrieval
 from relograph.evaluation.predictions import Predictions, read_predictions, write_predictions
@@ -35,6 +43,14 @@ if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
 
+Take = Callable[["Sweep", Job], dict[str, Tensor]]
+"""Measures something of a finished network."""
+
+
+class TimeIsUpError(Exception):
+    """A training was stopped in its midst."""
+
+
 @dataclass(kw_only=True)
 class Sweep:
     """Trainings and predictions of a plan, in one folder."""
@@ -48,12 +64,18 @@ class Sweep:
     """Told, in one line, what was finished."""
     warn: Callable[[str], None] = lambda line: None
     """Told, in one line, what was not as one would expect."""
+    ends_at_s: float = math.inf
+    """When trainings must be over, on the monotonic clock."""
     of_other_code: set[str] = field(default_factory=set)
     """Folders of trainings and predictions that were taken as they are, though other code than this made them."""
     _source: str = field(default_factory=source_sha256)
     _fabrics: "dict[str, Fabric]" = field(default_factory=dict)
     _described: dict[str, Tensor] = field(default_factory=dict)
     """The descriptors of the last job that has its own, by its key."""
+    _read: dict[Path, tuple[Predictions, dict[str, object]]] = field(default_factory=dict)
+    """Predictions that are known to be whole, and what they say of themselves."""
+    _seconds_per_image: float = 0.0
+    """Of the slowest network so far, with all that was made of it."""
 
     @property
     def made_its_retriever(self) -> bool:
@@ -83,9 +105,54 @@ class Sweep:
         name = method.name if isinstance(method, Job) else method.replace(" ", "-")
         return self.folder / "jobs" / f"{name}-{self.key(method)}"
 
-    def is_finished(self, job: Job) -> bool:
-        """Whether a job was trained to its end."""
-        return (self.folder_of(job) / "job.json").exists()
+    def is_answered(self, job: Job, evaluations: Sequence[Evaluation], takes: Mapping[str, Take]) -> bool:
+        """Whether all that is wanted of a network is there; its weights may be gone then."""
+        missing = [evaluation for evaluation in evaluations if not self.has(evaluation)]
+        missing_takes = [name for name in takes if not self._has_taken(job, name)]
+        return self._facts(job) is not None and not missing and not missing_takes
+
+    def has_weights(self, job: Job) -> bool:
+        """Whether a network was trained to its end and can be asked."""
+        folder = self.folder_of(job)
+        if not (folder / "job.json").exists():
+            return False
+        try:
+            load_checkpoint(folder / "best")
+        except CheckpointError:
+            return False
+        return True
+
+    def fits_the_time(self, job: Job) -> bool:
+        """Whether a network would be answered in time, as far as one can tell from those before."""
+        images = self.num_graphs(job) * job.config.graph.num_nodes
+        return time.monotonic() + self._seconds_per_image * images < self.ends_at_s
+
+    def answer(
+        self,
+        job: Job,
+        evaluations: Sequence[Evaluation],
+        takes: Mapping[str, Take],
+        advance: Callable[[int], None] = lambda graphs: None,
+    ) -> None:
+        """Train, unless the weights are there, and write at once all that is wanted of the network."""
+        begun = time.monotonic()
+        is_new = not self.has_weights(job)
+        if is_new:
+            self._train(job, advance)
+        elif self._facts(job) is None:
+            path = self.folder_of(job) / "job.json"
+            self.warn(f"{path}: found a damaged file; it is written again from the checkpoint beside it.")
+            write_whole(path, _as_json(self._about(job)))
+        self.predict(evaluations)
+        for name, take in takes.items():
+            if not self._has_taken(job, name):
+                tensors = {key: tensor.cpu().contiguous() for key, tensor in take(self, job).items()}
+                write_whole(self._path_of_taken(job, name), to_bytes(tensors))
+        if is_new:
+            images = self.num_graphs(job) * job.config.graph.num_nodes
+            self._seconds_per_image = max(self._seconds_per_image, (time.monotonic() - begun) / images)
+            facts = self.facts(job)
+            self.say(f"{job.name}: {facts['num_graphs']:,} graphs in {facts['training_seconds']:.0f} s")
 
     def num_graphs(self, job: Job) -> int:
         """Graphs that a whole training shows."""
@@ -94,7 +161,7 @@ class Sweep:
         steps = optim.steps_per_epoch or math.ceil(num_queries / optim.batch_size)
         return optim.epochs * steps * optim.batch_size
 
-    def train(self, job: Job, advance: Callable[[int], None]) -> None:
+    def _train(self, job: Job, advance: Callable[[int], None]) -> None:
         """Train to the end, from where an earlier sweep was stopped, and note that it is done."""
         folder, precision = self.folder_of(job), job.config.optim.precision
         if precision not in self._fabrics:
@@ -104,7 +171,7 @@ class Sweep:
                 "expected one process for experiments, found torchrun. Run relograph experiments by itself; "
                 "relograph train is what several processes can share."
             )
-        counted = _CountedProgress(self.progress, advance)
+        counted = _CountedProgress(self.progress, advance, self.ends_at_s)
         train_on_scenes(
             job.config,
             self.workbench.data,
@@ -116,25 +183,25 @@ class Sweep:
             progress=counted,
         )
         advance(self.num_graphs(job) - counted.done)  # what early stopping left out
-        about = self._about(job)
-        write_whole(folder / "job.json", _as_json(about))
+        write_whole(folder / "job.json", _as_json(self._about(job)))
         shutil.rmtree(folder / "last", ignore_errors=True)  # only a training that goes on needs the optimizer's state
         if job.config.optim.compile:
             torch.compiler.reset()
-        self.say(f"{job.name}: {about['num_graphs']:,} graphs in {about['training_seconds']:.0f} s")
 
     def facts(self, job: Job) -> dict[str, Any]:
         """What a finished training says about itself."""
-        path = self.folder_of(job) / "job.json"
+        facts = self._facts(job)
+        assert facts is not None, f"{job.name} is not trained yet"
+        self._note_source(self.folder_of(job), facts["provenance"]["source_sha256"])
+        return facts
+
+    def _facts(self, job: Job) -> dict[str, Any] | None:
+        """None where a training is not finished, or where what it said is damaged."""
         try:
-            facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            source = facts["provenance"]["source_sha256"]
-        except (ValueError, KeyError, TypeError):
-            self.warn(f"{path}: found a damaged file; it is written again from the checkpoint beside it.")
-            facts = self._about(job)
-            source = facts["provenance"]["source_sha256"]
-            write_whole(path, _as_json(facts))
-        self._note_source(path.parent, source)
+            facts: dict[str, Any] = json.loads((self.folder_of(job) / "job.json").read_text(encoding="utf-8"))
+            _ = facts["provenance"]["source_sha256"]
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None
         return facts
 
     def _note_source(self, folder: Path, source: object) -> None:
@@ -197,7 +264,7 @@ class Sweep:
         """Write the predictions that are not there yet; of one network on the same scenes all readings at once."""
         missing: dict[tuple[Job | Retrieval, tuple[str, ...]], list[Evaluation]] = {}
         for evaluation in dict.fromkeys(evaluations):
-            if not self.path_of(evaluation).exists():
+            if not self.has(evaluation):
                 missing.setdefault((evaluation.method, evaluation.scenes), []).append(evaluation)
         for (method, scenes), group in missing.items():
             for evaluation, predictions in zip(group, self._answers(method, scenes, group), strict=True):
@@ -238,22 +305,54 @@ class Sweep:
         )
         return list(answers.values())
 
+    def has(self, evaluation: Evaluation) -> bool:
+        """Whether the predictions are there and whole; damaged ones are removed."""
+        path = self.path_of(evaluation)
+        if path not in self._read and path.exists():
+            try:
+                self._read[path] = read_predictions(path)
+            except DatasetError:
+                self.warn(f"{path}: found damaged predictions; they are made again.")
+                path.unlink()
+        return path in self._read
+
     def predictions(self, run: Sequence[Evaluation]) -> Predictions:
         """The predictions of a run, from its files."""
-        return Predictions.cat([self._read(evaluation) for evaluation in run])
+        return Predictions.cat([self._read_file(evaluation)[0] for evaluation in run])
 
-    def _read(self, evaluation: Evaluation) -> Predictions:
+    def made_with(self, evaluation: Evaluation) -> dict[str, Any]:
+        """What made an evaluation's predictions: code, device, versions."""
+        made_with = self._read_file(evaluation)[1].get("provenance")
+        return made_with if isinstance(made_with, dict) else {}
+
+    def _read_file(self, evaluation: Evaluation) -> tuple[Predictions, dict[str, object]]:
         path = self.path_of(evaluation)
-        try:
-            predictions, metadata = read_predictions(path)
-        except DatasetError:
-            self.warn(f"{path}: found damaged predictions; they are made again.")
-            path.unlink(missing_ok=True)
-            self.predict([evaluation])
-            predictions, metadata = read_predictions(path)
+        assert self.has(evaluation), f"{path} is not there yet"
+        predictions, metadata = self._read[path]
         made_with = metadata.get("provenance")
         self._note_source(path.parent, made_with.get("source_sha256") if isinstance(made_with, dict) else None)
-        return predictions
+        return predictions, metadata
+
+    # What else is measured
+
+    def taken(self, job: Job, name: str) -> dict[str, Tensor]:
+        """What was measured of a network under that name."""
+        return load_file(self._path_of_taken(job, name))
+
+    def _path_of_taken(self, job: Job, name: str) -> Path:
+        return self.folder_of(job) / f"{name}-{self.plan.scene}.safetensors"
+
+    def _has_taken(self, job: Job, name: str) -> bool:
+        path = self._path_of_taken(job, name)
+        try:
+            self.taken(job, name)
+        except FileNotFoundError:
+            return False
+        except SafetensorError:
+            self.warn(f"{path}: found a damaged file; it is made again.")
+            path.unlink()
+            return False
+        return True
 
 
 def _as_json(facts: dict[str, Any]) -> bytes:
@@ -261,10 +360,10 @@ def _as_json(facts: dict[str, Any]) -> bytes:
 
 
 class _CountedProgress:
-    """Passes tasks on, and counts what a training does in the sweep's bar too."""
+    """Passes tasks on, counts what a training does in the sweep's bar too, and stops it when time is up."""
 
-    def __init__(self, shown: Progress, advance: Callable[[int], None]) -> None:
-        self._shown, self._advance = shown, advance
+    def __init__(self, shown: Progress, advance: Callable[[int], None], ends_at_s: float) -> None:
+        self._shown, self._advance, self._ends_at_s = shown, advance, ends_at_s
         self.done = 0
 
     @contextmanager
@@ -276,5 +375,7 @@ class _CountedProgress:
                 if description.startswith("training"):
                     self.done += steps
                     self._advance(steps)
+                    if time.monotonic() >= self._ends_at_s:
+                        raise TimeIsUpError
 
             yield advance

@@ -245,8 +245,12 @@ def _averaging(plan: Plan) -> list[Row]:
     ]
 
 
+def strides_of(plan: Plan) -> list[int]:
+    """What is compared: every neighbour, and every so many-th of the settings."""
+    return sorted({1, plan.single(plan.scene).config.graph.stride})
+
+
 def _stride(plan: Plan) -> list[Row]:
-    strides = sorted({1, plan.single(plan.scene).config.graph.stride})
     return [
         _copying(plan),
         *(
@@ -255,7 +259,7 @@ def _stride(plan: Plan) -> list[Row]:
                 plan.scene_by_scene(lambda scene, stride=stride: plan.single(scene, stride=stride)),  # type: ignore[misc]  # mypy cannot infer a lambda with a default
                 note="a network a scene",
             )
-            for stride in strides
+            for stride in strides_of(plan)
         ),
     ]
 
@@ -286,9 +290,21 @@ def saliency_jobs(plan: Plan) -> list[Job]:
     return [plan.pairs(), plan.absolute("atloc", plan.scene), plan.ours()]
 
 
-def qualitative_jobs(plan: Plan) -> list[Job]:
-    """Ours."""
-    return [plan.ours()]
+def stride_jobs(plan: Plan) -> list[Job]:
+    """The networks of the one scene, each with its own stride."""
+    return [plan.single(plan.scene, stride=stride) for stride in strides_of(plan)]
+
+
+# Answers beyond those of the rows
+
+
+def _no_evaluations(plan: Plan) -> tuple[Evaluation, ...]:
+    return ()
+
+
+def qualitative_evaluations(plan: Plan) -> tuple[Evaluation, ...]:
+    """Those of ours."""
+    return plan.on_all(plan.ours())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,16 +315,28 @@ class Experiment:
     about: str
     title: str
     rows: Callable[[Plan], list[Row]] = _no_rows
-    further_jobs: Callable[[Plan], list[Job]] = _no_jobs
+    measured_jobs: Callable[[Plan], list[Job]] = _no_jobs
+    """Networks of which it measures more than their answers."""
+    further_evaluations: Callable[[Plan], tuple[Evaluation, ...]] = _no_evaluations
     published: str | None = None
     """The paper's table that stands beside ours."""
 
+    def evaluations(self, plan: Plan) -> list[Evaluation]:
+        """Every answer that it needs, each once."""
+        of_rows = chain.from_iterable(run for row in self.rows(plan) for run in row.runs)
+        return list(dict.fromkeys([*of_rows, *self.further_evaluations(plan)]))
+
     def jobs(self, plan: Plan) -> list[Job]:
-        """Every training that it needs, each once, those on many scenes first."""
-        evaluations = chain.from_iterable(run for row in self.rows(plan) for run in row.runs)
-        of_rows = [evaluation.method for evaluation in evaluations if isinstance(evaluation.method, Job)]
-        jobs = dict.fromkeys([*of_rows, *self.further_jobs(plan)])
-        return sorted(jobs, key=lambda job: -len(job.scenes))
+        """Every training that it needs, each once, what matters most first: a sweep may end at any moment."""
+        answering = [evaluation.method for evaluation in self.evaluations(plan) if isinstance(evaluation.method, Job)]
+        return sorted(dict.fromkeys([*answering, *self.measured_jobs(plan)]), key=_importance)
+
+
+def _importance(job: Job) -> tuple[bool, bool, int]:
+    """Least of what matters most: the paper's network, with the camera target, on many scenes."""
+    model, graph = job.config.model, job.config.graph
+    is_ours = model.kind == "relpose_gnn" and graph.selection == "retrieval"
+    return not is_ours, model.target != "camera", -len(job.scenes)
 
 
 EXPERIMENTS = {
@@ -361,13 +389,14 @@ EXPERIMENTS = {
             title="Strided selection of neighbours",
             about="single-scene networks with every neighbour against every fifth, and a sheet of the chosen ones",
             rows=_stride,
+            measured_jobs=stride_jobs,
             published="stride",
         ),
         Experiment(
             name="rounds",
             title="Rounds of message passing",
             about="1 to 4 rounds in training and at test on one scene, by the fixed loss",
-            further_jobs=rounds_jobs,
+            measured_jobs=rounds_jobs,
         ),
         Experiment(
             name="aggregation",
@@ -379,13 +408,13 @@ EXPERIMENTS = {
             name="saliency",
             title="What the networks look at",
             about="gradients in the query image of Baseline-1, AtLoc and the paper's network",
-            further_jobs=saliency_jobs,
+            measured_jobs=saliency_jobs,
         ),
         Experiment(
             name="qualitative",
             title="Best, median and worst answers",
             about="cameras of one scene in 3-D, truth and answer",
-            further_jobs=qualitative_jobs,
+            further_evaluations=qualitative_evaluations,
         ),
     )
 }

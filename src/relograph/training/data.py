@@ -1,5 +1,7 @@
 """From scenes on disk to the frames that a network is trained, validated and tested on."""
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +16,7 @@ from relograph.geometry import Pose
 from relograph.graphs import PosedImages
 from relograph.progress import SILENT, Progress
 from relograph.rooms import render_more_walks
+from relograph.rooms.seven_rooms import RECIPE_FILE
 from relograph.scenes import Frame, Scene, cached_images, scene_fingerprint, size_of_height
 from relograph.training.config import DataConfig
 
@@ -92,7 +95,7 @@ def load_data(
     on_disk = _as_posed_images(ordered, images)
     is_test = torch.tensor([frame.split == "test" for _, frames in ordered for frame in frames])
     on_disk = PosedImages(**{**vars(on_disk), "in_map": ~is_test})
-    fingerprint = "+".join(scene_fingerprint(scene)[:16] for scene in scenes)
+    fingerprint = "+".join(_fingerprint(scene)[:16] for scene in scenes)
     parts = [on_disk.to(device, images_too=False)]
     if config.extra_walks:
         fingerprint += f"+{config.extra_walks} walks/{config.extra_every}"
@@ -105,6 +108,17 @@ def load_data(
     is_test = torch.cat([is_test.to(device), torch.zeros(len(frames) - len(is_test), dtype=torch.bool, device=device)])
     held_out, notes = _hold_out(frames, is_test, config.holdout_share)
     return RelocalizationData(frames, is_test, held_out, fingerprint, notes)
+
+
+def _fingerprint(scene: Scene) -> str:
+    """Of a room by what it was made from: made again elsewhere, on another device, it is the same but for rounding."""
+    recipe = scene.root / RECIPE_FILE
+    if not recipe.is_file():
+        return scene_fingerprint(scene)
+    frames = [(frame.name, frame.split) for frame in scene]
+    digest = hashlib.sha256(recipe.read_bytes() + json.dumps(frames).encode())
+    digest.update((scene.T_world_cam.matrix() * 1e4).round().long().contiguous().numpy().astype("<i8").tobytes())
+    return digest.hexdigest()
 
 
 def has_room_for(num_bytes: int, device: torch.device) -> bool:
