@@ -9,8 +9,9 @@ file is used only if its package's copyright file puts it under a licence of ACC
 is machine-readable (DEP-5), by the paragraphs that name the file; where it is prose, by the licence that SOURCES
 states, as long as the words that grant it are still found there. What is unclear is left out.
 
-The archive holds `train/`, `validation/` and `test/`. All crops of one source file are in the same part, chosen by the
-file's SHA-256, so a texture of the test part is never seen in training. `sources.json` says for every image where it
+The archive holds `train/`, `validation/` and `test/`. All crops of one source file are in the same part, and so are all
+files whose names begin with the same word, whatever their package: `blocks11.jpg` and `blocks11_broke.jpg` are variants
+of one texture, and a texture of the test part is never seen in training. `sources.json` says for every image where it
 comes from: package, version, file, crop, licence, copyright. The same packages give the same archive, byte for byte.
 """
 
@@ -27,7 +28,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 import numpy.typing as npt
@@ -511,8 +512,15 @@ class Tile:
 
     @property
     def split(self) -> str:
-        """The part of the archive, by the source file's hash: eight of ten for training, one each for the others."""
-        return ("test", "validation", *["train"] * 8)[int(self.file_sha256, 16) % 10]
+        """The part of the archive: of ten families of textures eight for training, one each for the others."""
+        digest = hashlib.sha256(family_of(self.file).encode()).hexdigest()
+        return ("test", "validation", *["train"] * 8)[int(digest, 16) % 10]
+
+
+def family_of(file: str) -> str:
+    """What variants of one texture have in common: the first word of the file's name, or the path where it has none."""
+    word = re.search(r"[a-z]{3,}", PurePosixPath(file.lower()).stem)
+    return re.sub(r"(?<=[a-z]{3})(alt|broken?)$", "", word[0]) if word else file.lower()
 
 
 @dataclass

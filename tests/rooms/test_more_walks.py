@@ -161,5 +161,5 @@ def test_a_room_that_cannot_be_made_again_is_refused(
 ) -> None:
     recipe = json.loads((rooms_folder / "room-1" / "room.json").read_text())
     (tmp_path / "room.json").write_text(json.dumps({**recipe, key: value}))
-    with pytest.raises(DatasetError, match="expected a room of recipe version 1 with procedural textures"):
+    with pytest.raises(DatasetError, match="expected a room of recipe version 2 with procedural textures"):
         read_recipe(tmp_path)

@@ -10,7 +10,7 @@ from tiny_rooms import HEIGHT, LAYOUT, WIDTH, handheld_views, perfect_optics, sh
 from torch import Generator, Tensor
 
 from relograph.rooms.layout import to_tensors
-from relograph.rooms.photograph import Darkroom, Effects, Optics, develop, pixel_noise, random_optics
+from relograph.rooms.photograph import Darkroom, Effects, Optics, blur_taps, develop, pixel_noise, random_optics
 from relograph.rooms.world import Rooms, Views
 
 NONE = Effects.none()
@@ -181,6 +181,12 @@ def test_motion_over_a_whole_period_wipes_a_pattern_out():
     effects = replace(NONE, motion_blur=True)
     smeared = blurred(stripes("x"), effects, motion_px=torch.tensor([[4.0, 0.0]]))
     assert_allclose(smeared[..., 5:-5, 5:-5], 0.5, atol=0.08)
+
+
+def test_blur_leaves_what_it_blurs_where_it_is():
+    taps = blur_taps(torch.device("cpu"))
+    assert_allclose(taps.mean(dim=0), [0, 0, 0], atol=1e-7)
+    assert taps[:, 1:].norm(dim=1).max() < 1.1  # within the disc, almost
 
 
 def test_blur_keeps_the_brightness():

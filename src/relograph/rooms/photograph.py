@@ -116,7 +116,8 @@ def blur_taps(device: torch.device) -> Float[Tensor, "taps 3"]:
         seed = (3 * tap) % NUM_BLUR_TAPS + 0.5
         reach, angle = math.sqrt(seed / NUM_BLUR_TAPS), seed * 2.399963
         taps.append([(tap + 0.5) / NUM_BLUR_TAPS - 0.5, reach * math.cos(angle), reach * math.sin(angle)])
-    return torch.tensor(taps, device=device)
+    around = torch.tensor(taps)
+    return (around - around.mean(dim=0)).to(device)  # so few seeds do not quite balance, and would shift the image
 
 
 def add_tap(

@@ -43,7 +43,7 @@ SHUTTER_S = 1 / 80
 FRAMES_PER_JOB = 5
 FRAMES_PER_GPU_BATCH = 50
 RECIPE_FILE = "room.json"
-RECIPE_VERSION = 1
+RECIPE_VERSION = 2
 """Raised whenever the same seed would give other images, so that old folders are not taken for new ones."""
 
 
