@@ -150,7 +150,7 @@ def test_a_round_that_was_stopped_goes_on_with_its_mean(tmp_path: Path) -> None:
     assert (state.step, stopped.metadata["step"]) == (4, 2)
     assert went_on.metadata["seconds"] > stopped.metadata["seconds"] > 0
     # Two further steps, whose weights stay where they are: the mean keeps 3/12 of its distance to them, then 4/13.
-    name = "model.encoder.merge_fine.weight"
+    name = "model.encoder.merge_fine.3.weight"
     before, after, weight = stopped.tensors[f"mean.{name}"], went_on.tensors[f"mean.{name}"], stopped.tensors[name]
     assert (before - weight).abs().max() > 1e-5
     assert_allclose(after - weight, (before - weight) * 3 / 12 * 4 / 13, atol=1e-7)

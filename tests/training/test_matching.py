@@ -240,12 +240,13 @@ def test_poses_are_learned_without_photographs(batch: StreamBatch) -> None:
     optimizer = torch.optim.Adam(objective.parameters(), lr=3e-3)
     losses = []
     for _ in range(40):
+        torch.manual_seed(1)  # the same errors in every step, or luck would decide
         loss = drill_loss(objective, batch, tell_lenses=True)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+    assert losses[-1] < 0.6 * losses[0]
 
 
 def test_a_drill_that_is_not_asked_for_costs_nothing(batch: StreamBatch) -> None:

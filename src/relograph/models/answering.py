@@ -1,5 +1,6 @@
 """Running a network over many queries: every image is encoded once, then the graphs are decoded from features."""
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,14 @@ from relograph.progress import SILENT, Progress
 
 # At C = 2048 the attention of a graph takes 17 MB, a few times over.
 DECODED_AT_ONCE = 32
+
+
+def answering_precision(device: torch.device) -> AbstractContextManager[object]:
+    """Within it images are encoded and matched: on a GPU in bfloat16, in which networks learn to do so, else as it is.
+
+    Poses are none of it: they are computed in float32 after it.
+    """
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda", cache_enabled=False)
 
 
 @dataclass(frozen=True)

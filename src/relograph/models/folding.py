@@ -47,7 +47,7 @@ def fold_match_gnn(model: MatchGNN) -> MatchGNN:
                 _fold_pair(block, f"conv{number}", f"bn{number}")
             if isinstance(block.shortcut, nn.Sequential):
                 _fold_pair(block.shortcut, "0", "1")
-    for convolution_first in (folded.encoder.stem, folded.encoder.to_half):
+    for convolution_first in (folded.encoder.stem, folded.encoder.to_half, folded.encoder.merge_fine):
         _fold_pair(convolution_first, "0", "1")
     folded.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks the keyword
     return folded.requires_grad_(False)

@@ -163,7 +163,7 @@ class DenseEncoder(nn.Module):
     """An image to features at three sizes: fine ones to say where exactly, coarse ones to match, context to compare.
 
     A level needs those before it and the pixels, so that a map may keep the coarser ones alone: `fine` is computed
-    again from a small photo and the coarse features at a seventh of the work of all.
+    again from a small photo and the coarse features at a fifth of the work of all.
     """
 
     def __init__(self, config: MatchConfig) -> None:
@@ -184,7 +184,12 @@ class DenseEncoder(nn.Module):
         self.merge_coarse = ConvBlock(coarse, matched)
         self.describe_coarse = nn.Conv2d(matched, matched, 1)  # a block ends in ReLU; what is compared has both signs
         self.coarse_to_fine = nn.Conv2d(matched, fine, 1)
-        self.merge_fine = nn.Conv2d(fine, fine, 3, padding=1)
+        self.merge_fine = nn.Sequential(
+            nn.Conv2d(fine, fine, 3, padding=1, bias=False),
+            nn.BatchNorm2d(fine),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(fine, fine, 3, padding=1),
+        )
 
     def forward(self, images: Tensor) -> ImageFeatures:
         """Features of images [M, H, W, 3] with values within 0 and 255; H and W are multiples of 16."""
