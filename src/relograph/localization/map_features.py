@@ -19,7 +19,8 @@ from relograph.errors import CheckpointError, DatasetError
 from relograph.geometry import Camera, Pose
 from relograph.localization.focal import UnknownFocal
 from relograph.localization.photos import AnyCamera, PosedPhoto, WorkingSize
-from relograph.models.match_gnn import ImageFeatures
+from relograph.models.answering import answering_precision
+from relograph.models.match_gnn import ImageFeatures, MatchGNN
 from relograph.models.shipped import LoadedMatchGNN
 from relograph.progress import SILENT, Progress
 from relograph.retrieval import ExactIndex
@@ -30,51 +31,96 @@ FILE = "features.safetensors"
 FORMAT = "relograph map features 1"
 PHOTOS_AT_ONCE = 8
 LARGEST_INT8 = 127
+NUM_LEVELS = 3
+"""Context, coarse and fine."""
 
 
 @dataclass(frozen=True)
 class StoredFeatures:
     """Features of M photos of one size, as they are kept: whole rows of channels, which is how they are read."""
 
-    parts: tuple[Tensor, Tensor, Tensor]
-    """Context, coarse and fine, [M, h, w, C] each."""
-    steps: tuple[Tensor, Tensor, Tensor] | None
+    parts: tuple[Tensor, ...]
+    """Context, coarse and fine, [M, h, w, C] each; where not all are kept, the first of them."""
+    steps: tuple[Tensor, ...] | None
     """What a 1 stands for in int8, of each photo and channel, [M, 1, 1, C] each; None where features are floats."""
 
     @staticmethod
     def of(features: ImageFeatures, precision: Precision) -> "StoredFeatures":
-        rows = [part.permute(0, 2, 3, 1).float() for part in (features.context, features.coarse, features.fine)]
+        return StoredFeatures.of_levels((features.context, features.coarse, features.fine), precision)
+
+    @staticmethod
+    def of_levels(levels: Sequence[Float[Tensor, "M _C _h _w"]], precision: Precision) -> "StoredFeatures":
+        """The first levels, as `encode_levels` gives them."""
+        rows = [level.permute(0, 2, 3, 1) for level in levels]
         if precision == "float16":
-            return StoredFeatures(_three([part.half().contiguous() for part in rows]), None)
+            return StoredFeatures(tuple(part.to(torch.float16).contiguous() for part in rows), None)
         # A photo has scales of its own: a bright window in one must not coarsen the features of all.
+        rows = [part.float() for part in rows]
         steps = [part.abs().amax(dim=(1, 2), keepdim=True).clamp_min(1e-12) / LARGEST_INT8 for part in rows]
-        parts = [(part / step).round().to(torch.int8).contiguous() for part, step in zip(rows, steps, strict=True)]
-        return StoredFeatures(_three(parts), _three(steps))
+        parts = [(part / step).round_().to(torch.int8).contiguous() for part, step in zip(rows, steps, strict=True)]
+        return StoredFeatures(tuple(parts), tuple(steps))
 
     @staticmethod
     def cat(stored: Sequence["StoredFeatures"]) -> "StoredFeatures":
         parts = [torch.cat(parts) for parts in zip(*(some.parts for some in stored), strict=True)]
         steps = [torch.cat(steps) for steps in zip(*(some.steps for some in stored if some.steps), strict=True)]
-        return StoredFeatures(_three(parts), _three(steps) if steps else None)
+        return StoredFeatures(tuple(parts), tuple(steps) if steps else None)
 
     def take(self, rows: Int[Tensor, "N"], device: torch.device) -> ImageFeatures:
-        """Features of some photos in float32; the fine ones in float16, as a query looks at a few of them only."""
-        dtypes = (torch.float32, torch.float32, torch.float16)
+        """Features of some photos, all of whose levels are kept."""
+        return ImageFeatures(*self.take_levels(rows, device))
+
+    def take_levels(self, rows: Int[Tensor, "N"], device: torch.device) -> list[Float[Tensor, "N _C _h _w"]]:
+        """The levels that are kept in float32; the fine one in float16, as a query looks at little of it."""
+        dtypes = (torch.float32, torch.float32, torch.float16)[: len(self.parts)]
         parts = [part[rows.to(part.device)].to(device) for part in self.parts]
         if self.steps is None:
             parts = [part.to(dtype) for part, dtype in zip(parts, dtypes, strict=True)]
         else:
             steps = [step[rows.to(step.device)].to(device) for step in self.steps]
             parts = [part * step.to(dtype) for part, step, dtype in zip(parts, steps, dtypes, strict=True)]
-        return ImageFeatures(*(part.permute(0, 3, 1, 2) for part in parts))
+        return [part.permute(0, 3, 1, 2) for part in parts]
+
+    def to(self, device: torch.device) -> "StoredFeatures":
+        steps = None if self.steps is None else tuple(step.to(device) for step in self.steps)
+        return StoredFeatures(tuple(part.to(device) for part in self.parts), steps)
 
     def num_bytes(self) -> int:
         return sum(tensor.numel() * tensor.element_size() for tensor in (*self.parts, *(self.steps or ())))
 
 
-def _three(tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    context, coarse, fine = tensors
-    return context, coarse, fine
+@torch.no_grad()
+def encode_levels(
+    model: MatchGNN, images: Tensor, num_levels: int
+) -> tuple[list[Float[Tensor, "M _C _h _w"]], Float[Tensor, "M D"]]:
+    """The first levels of features of images [M, H, W, 3], and their descriptors; what is not asked for is no work."""
+    encoder, device = model.encoder, next(model.parameters()).device
+    with answering_precision(device):
+        half = encoder.at_half(images.to(device, non_blocking=True))
+        eighth, context = encoder.context(half)
+        levels = [context]
+        if num_levels > 1:
+            levels.append(encoder.coarse(eighth, context))
+        if num_levels > 2:
+            levels.append(encoder.fine(half, levels[1]))
+    return levels[:num_levels], model.descriptor(context)
+
+
+@torch.no_grad()
+def complete_levels(
+    model: MatchGNN, images: Tensor, levels: Sequence[Float[Tensor, "M _C _h _w"]], device: torch.device
+) -> ImageFeatures:
+    """All features of images [M, H, W, 3] of which the first levels are known.
+
+    Context and coarse features together save most of the work; without both it is done anew.
+    """
+    images = images.to(next(model.parameters()).device, non_blocking=True)
+    with answering_precision(images.device):
+        if len(levels) < 2:
+            return ImageFeatures(*(part.to(device) for part in vars(model.encode(images)).values()))
+        context, coarse = levels
+        fine = model.encoder.fine(model.encoder.at_half(images), coarse.to(images.device))
+    return ImageFeatures(context, coarse, fine.to(device))
 
 
 @dataclass(frozen=True)
@@ -123,10 +169,10 @@ class MapFeatures:
         descriptors: list[Tensor] = []
         with progress.task("computing map features", total=len(photos)) as advance:
             for rows, images in _batches_of_one_size(photos, sizes):
-                features, descriptor = _encode(network, images)
+                levels, descriptor = encode_levels(network.model, torch.stack(images), NUM_LEVELS)
                 size_hw = sizes[rows[0]].size_hw
-                stored = StoredFeatures.of(features, precision)
-                batches.setdefault(size_hw, []).append(_moved(stored, torch.device(device)))
+                stored = StoredFeatures.of_levels(levels, precision)
+                batches.setdefault(size_hw, []).append(stored.to(torch.device(device)))
                 rows_by_size.setdefault(size_hw, []).extend(rows)
                 row_by_stored.extend(rows)
                 descriptors.append(descriptor.to(device))
@@ -252,18 +298,6 @@ def _batches_of_one_size(
     yield from waiting.values()
 
 
-@torch.no_grad()
-def _encode(network: LoadedMatchGNN, images: list[Tensor]) -> tuple[ImageFeatures, Float[Tensor, "M D"]]:
-    device = next(network.model.parameters()).device
-    features = network.model.encode(torch.stack(images).to(device))
-    return features, network.model.descriptor(features.context)
-
-
-def _moved(stored: StoredFeatures, device: torch.device) -> StoredFeatures:
-    steps = None if stored.steps is None else _three([step.to(device) for step in stored.steps])
-    return StoredFeatures(_three([part.to(device) for part in stored.parts]), steps)
-
-
 # The file
 
 
@@ -283,13 +317,13 @@ def _camera_from_dict(values: dict[str, Any] | None) -> AnyCamera:
 
 
 def _from_file(told: dict[str, Any], tensors: dict[str, Tensor]) -> MapFeatures:
-    def three(size_hw: tuple[int, int], kind: str) -> tuple[Tensor, Tensor, Tensor]:
-        return _three([tensors[_tensor_name(size_hw, kind, part)] for part in range(3)])
+    def levels(size_hw: tuple[int, int], kind: str) -> tuple[Tensor, ...]:
+        return tuple(tensors[_tensor_name(size_hw, kind, part)] for part in range(NUM_LEVELS))
 
     precision: Precision = told["precision"]
     sizes = tuple(WorkingSize(**{**size, "size_hw": tuple(size["size_hw"])}) for size in told["sizes"])
     stored_by_size = {
-        size_hw: StoredFeatures(three(size_hw, "part"), three(size_hw, "step") if precision == "int8" else None)
+        size_hw: StoredFeatures(levels(size_hw, "part"), levels(size_hw, "step") if precision == "int8" else None)
         for size_hw in dict.fromkeys(size.size_hw for size in sizes)
     }
     return MapFeatures(

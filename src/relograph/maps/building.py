@@ -1,4 +1,4 @@
-"""From posed photos to shards: threads decode a few photos ahead while the network encodes."""
+"""From posed photos to shards: threads decode a few photos ahead while the network encodes those of the next shard."""
 
 import io
 from collections import deque
@@ -17,16 +17,22 @@ from torch import Tensor
 from relograph.environment import num_cores
 from relograph.errors import GeometryError
 from relograph.geometry import Pose
-from relograph.localization.map_features import PHOTOS_AT_ONCE, StoredFeatures
-from relograph.localization.photos import PosedPhoto, WorkingSize
-from relograph.maps.records import MapFrame, MapSettings, line_of_camera
+from relograph.localization.map_features import StoredFeatures, encode_levels
+from relograph.localization.photos import PosedPhoto, WorkingSize, see_file, see_pixels
+from relograph.maps.records import Level, MapFrame, MapSettings, line_of_camera
 from relograph.maps.shards import Shard
 from relograph.models.match_gnn import MatchGNN
 from relograph.scenes.frame import Frame
-from relograph.scenes.images import decode_image
 
-JPEG_QUALITY = 70
-"""Of the small picture that is kept: with the descriptor some 10 KB for 320 x 240."""
+JPEG_QUALITIES = (85, 75, 65, 55, 45, 35, 25, 15)
+"""Of the small photo that is kept; the first by which it is small enough is taken, or else the last."""
+MAX_JPEG_BYTES = 13_500
+"""For it: fine features are computed from it, and lose less than a tenth of their places by it."""
+MAX_LONE_JPEG_BYTES = 8_500
+"""For it in a map that keeps no features, which is to be small: 10 KB a photo in all."""
+
+PHOTOS_PER_CORE = 4
+"""That a CPU's core encodes at once: of more the features leave its cache, and cores wait longer for the last one."""
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -50,18 +56,31 @@ def photo_bytes(photo: PosedPhoto) -> bytes:
     return photo.image.read_bytes() if isinstance(photo, Frame) else photo.read_image().tobytes()
 
 
-def decode(photo: PosedPhoto, data: bytes, sha256: str) -> DecodedPhoto:
-    """The photo from the bytes that `photo_bytes` gave."""
-    pixels = decode_image(data, photo.image.label) if isinstance(photo, Frame) else photo.read_image()
+def decode(photo: PosedPhoto, data: bytes, sha256: str, max_jpeg_bytes: int) -> DecodedPhoto:
+    """The photo from the bytes that `photo_bytes` gave, with a small one of that many bytes at the most."""
+    seen = see_file(data, photo.image.label) if isinstance(photo, Frame) else see_pixels(photo.read_image())
     if not (photo.T_world_cam.R.isfinite().all() and photo.T_world_cam.t.isfinite().all()):
         raise GeometryError(f"{photo.name}: expected a pose of finite numbers, found others. Leave the photo out.")
-    size = WorkingSize.of(pixels.shape[1], pixels.shape[0])
     if photo.camera is not None:
-        size.camera(photo.camera)  # raises now rather than when it is first matched
-    seen = size.pixels(pixels)
-    jpeg = io.BytesIO()
-    Image.fromarray(seen).save(jpeg, "JPEG", quality=JPEG_QUALITY, optimize=True)
-    return DecodedPhoto(photo, sha256, size, seen, jpeg.getvalue())
+        seen.size.camera(photo.camera)  # raises now rather than when it is first matched
+    return DecodedPhoto(photo, sha256, seen.size, seen.pixels, small_jpeg(seen.pixels, max_jpeg_bytes))
+
+
+def max_jpeg_bytes(levels: Sequence[Level]) -> int:
+    """Of the small photo in a map that keeps those features."""
+    return MAX_JPEG_BYTES if levels else MAX_LONE_JPEG_BYTES
+
+
+def small_jpeg(pixels: UInt8[np.ndarray, "H W 3"], max_bytes: int) -> bytes:
+    """The photo in the best quality that fits, or the lowest."""
+    image, jpeg = Image.fromarray(pixels), b""
+    for quality in JPEG_QUALITIES:
+        file = io.BytesIO()
+        image.save(file, "JPEG", quality=quality, optimize=True)
+        jpeg = file.getvalue()
+        if len(jpeg) <= max_bytes:
+            break
+    return jpeg
 
 
 def in_chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
@@ -70,10 +89,12 @@ def in_chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield chunk
 
 
-def read_ahead(items: Iterable[T], read: Callable[[T], U], num_ahead: int) -> Iterator[U]:
+def read_ahead(
+    items: Iterable[T], read: Callable[[T], U], num_ahead: int, num_threads: int | None = None
+) -> Iterator[U]:
     """`read` of each item in their order, by threads that are at most `num_ahead` items ahead of whoever asks."""
     waiting: deque[Future[U]] = deque()
-    with ThreadPoolExecutor(max(2, num_cores())) as pool:
+    with ThreadPoolExecutor(num_threads or max(2, num_cores())) as pool:
         try:
             for item in items:
                 waiting.append(pool.submit(read, item))
@@ -86,18 +107,20 @@ def read_ahead(items: Iterable[T], read: Callable[[T], U], num_ahead: int) -> It
                 future.cancel()
 
 
-def encode(
-    photos: Sequence[DecodedPhoto], model: MatchGNN, settings: MapSettings
-) -> list[tuple[Shard, list[DecodedPhoto]]]:
+EncodedShards = list[tuple[Shard, list[DecodedPhoto]]]
+
+
+def encode(photos: Sequence[DecodedPhoto], model: MatchGNN, settings: MapSettings) -> EncodedShards:
     """Shards of the photos, one for each size, with the photos in the order of their rows."""
     by_size: dict[tuple[int, int], list[DecodedPhoto]] = {}
     for photo in photos:
         by_size.setdefault(photo.size.size_hw, []).append(photo)
-    batches = [some for its_photos in by_size.values() for some in in_chunks(its_photos, PHOTOS_AT_ONCE)]
-    encoded = iter(_encode_all(batches, model, settings))
+    at_once = PHOTOS_PER_CORE if _is_on_cpu(model) else len(photos)
+    batches = {size_hw: list(in_chunks(of_size, at_once)) for size_hw, of_size in by_size.items()}
+    encoded = iter(_encode_all([batch for of_size in batches.values() for batch in of_size], model, settings))
     shards = []
     for size_hw, its_photos in by_size.items():
-        stored, descriptors = zip(*islice(encoded, -(-len(its_photos) // PHOTOS_AT_ONCE)), strict=True)
+        stored, descriptors = zip(*islice(encoded, len(batches[size_hw])), strict=True)
         jpegs = [photo.jpeg for photo in its_photos]
         shard = Shard.of(size_hw, StoredFeatures.cat(stored), settings.levels, torch.cat(descriptors), jpegs)
         shards.append((shard, its_photos))
@@ -107,11 +130,15 @@ def encode(
 Encoded = tuple[StoredFeatures, Float[Tensor, "M D"]]
 
 
+def _is_on_cpu(model: MatchGNN) -> bool:
+    return next(model.parameters()).device.type == "cpu"
+
+
 def _encode_all(batches: Sequence[list[DecodedPhoto]], model: MatchGNN, settings: MapSettings) -> list[Encoded]:
     def encode_one(photos: list[DecodedPhoto]) -> Encoded:
         return _encode(photos, model, settings)
 
-    if next(model.parameters()).device.type != "cpu":
+    if not _is_on_cpu(model):
         return [encode_one(photos) for photos in batches]
     # A batch for each core and one thread for each batch: torch's threads within a batch wait for each other, and on a
     # machine that is busy with other work for half of their time.
@@ -123,24 +150,19 @@ def _encode_all(batches: Sequence[list[DecodedPhoto]], model: MatchGNN, settings
             torch.set_num_threads(num_threads)
 
 
-@torch.no_grad()
 def _encode(photos: list[DecodedPhoto], model: MatchGNN, settings: MapSettings) -> Encoded:
     images = torch.stack([torch.from_numpy(photo.pixels) for photo in photos])
-    features = model.encode(images.to(next(model.parameters()).device))
-    return _on_cpu(StoredFeatures.of(features, settings.precision)), model.descriptor(features.context).half().cpu()
-
-
-def _on_cpu(stored: StoredFeatures) -> StoredFeatures:
-    context, coarse, fine = (part.cpu() for part in stored.parts)
-    if stored.steps is None:
-        return StoredFeatures((context, coarse, fine), None)
-    of_context, of_coarse, of_fine = (step.cpu() for step in stored.steps)
-    return StoredFeatures((context, coarse, fine), (of_context, of_coarse, of_fine))
+    if not _is_on_cpu(model):
+        images = images.pin_memory()
+    levels, descriptors = encode_levels(model, images, len(settings.levels))
+    return StoredFeatures.of_levels(levels, settings.precision).to(torch.device("cpu")), descriptors.half().cpu()
 
 
 def frames_of(photos: Sequence[DecodedPhoto], shard: Shard, shard_sha256: str) -> list[MapFrame]:
     """The photos of a shard as frames of the map."""
     T_world_cam = Pose.stack([decoded.photo.T_world_cam.detach().to("cpu", torch.float64) for decoded in photos])
+    with ThreadPoolExecutor(num_cores()) as pool:
+        data_sha256 = list(pool.map(shard.row_sha256, range(len(shard))))
     frames = []
     for row, (decoded, quat_wxyz, center) in enumerate(
         zip(photos, T_world_cam.quat_wxyz().tolist(), T_world_cam.t.tolist(), strict=True)
@@ -160,7 +182,7 @@ def frames_of(photos: Sequence[DecodedPhoto], shard: Shard, shard_sha256: str) -
                 shard=shard_sha256,
                 shard_row=row,
                 size_hw=shard.size_hw,
-                data_sha256=shard.row_sha256(row),
+                data_sha256=data_sha256[row],
             )
         )
     return frames

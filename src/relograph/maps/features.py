@@ -2,13 +2,17 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
+from jaxtyping import UInt8
+from torch import Tensor
 
 from relograph.errors import DatasetError
-from relograph.localization.map_features import MapFeatures, StoredFeatures
+from relograph.localization.map_features import NUM_LEVELS, MapFeatures, StoredFeatures, complete_levels
 from relograph.maps.records import MapFrame, MapSettings, frame_poses
 from relograph.maps.shards import Shard
+from relograph.models.folding import fold_match_gnn
 from relograph.models.match_gnn import ImageFeatures, MatchGNN
 from relograph.scenes.images import decode_image
 
@@ -57,22 +61,23 @@ class ShardedFeatures(MapFeatures):
     ) -> Iterator[tuple[tuple[int, int], list[int], ImageFeatures]]:
         for size_hw in dict.fromkeys(self.sizes[row].size_hw for row in rows):
             which = [i for i, row in enumerate(rows) if self.sizes[row].size_hw == size_hw]
-            stored = StoredFeatures.cat([self._stored(rows[i]) for i in which])
-            yield size_hw, which, stored.take(torch.arange(len(which)), device)
+            places = [(self.shards[self.shard_of[rows[i]]], int(self.place[rows[i]])) for i in which]
+            stored = StoredFeatures.cat([shard.stored([place]) for shard, place in places])
+            levels = stored.take_levels(torch.arange(len(which)), device)
+            if len(levels) == NUM_LEVELS:
+                yield size_hw, which, ImageFeatures(*levels)
+            else:
+                jpegs = [shard.jpeg(place) for shard, place in places]
+                yield size_hw, which, complete_levels(self._answering_model, _decoded(jpegs), levels, device)
 
-    def _stored(self, row: int) -> StoredFeatures:
-        shard, place = self.shards[self.shard_of[row]], int(self.place[row])
-        if shard.has_all_levels:
-            return shard.stored([place])
+    @cached_property
+    def _answering_model(self) -> MatchGNN:
         if self.model is None:
             raise DatasetError(
                 "expected a map that keeps all its features, found one that keeps few. Open it with the network that "
                 "made it, which computes them again."
             )
-        pixels = decode_image(shard.jpeg(place), self.names[row])
-        images = torch.from_numpy(pixels)[None].to(next(self.model.parameters()).device)
-        with torch.no_grad():
-            return StoredFeatures.of(self.model.encode(images), self.precision)
+        return fold_match_gnn(self.model)
 
     @property
     def bytes_per_photo(self) -> float:
@@ -91,3 +96,8 @@ def _descriptors(shards: tuple[Shard, ...], shard_of: torch.Tensor, place: torch
     for shard, rows in zip(shards, order.split(counts), strict=True):
         descriptors[rows] = shard.descriptors[place[rows]].float()
     return descriptors
+
+
+def _decoded(jpegs: Sequence[bytes]) -> UInt8[Tensor, "M H W 3"]:
+    """Small photos of one size."""
+    return torch.stack([torch.from_numpy(decode_image(jpeg, "a photo of the map")) for jpeg in jpegs])

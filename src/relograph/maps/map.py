@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import length_hint
 from pathlib import Path
 
@@ -12,7 +13,17 @@ import relograph
 from relograph.errors import CheckpointError, ConfigError, DatasetError, GeometryError
 from relograph.localization.map_features import Precision
 from relograph.localization.photos import PosedPhoto
-from relograph.maps.building import DecodedPhoto, decode, encode, frames_of, in_chunks, photo_bytes, read_ahead
+from relograph.maps.building import (
+    DecodedPhoto,
+    EncodedShards,
+    decode,
+    encode,
+    frames_of,
+    in_chunks,
+    max_jpeg_bytes,
+    photo_bytes,
+    read_ahead,
+)
 from relograph.maps.copying import moved, packed, require_same_features
 from relograph.maps.features import ShardedFeatures
 from relograph.maps.records import (
@@ -33,7 +44,6 @@ from relograph.maps.sqlite_store import SqliteStore
 from relograph.maps.store import Change, MapStore
 from relograph.maps.thinning import Nearest, choose_spread_out, nearest_of
 from relograph.models.folding import fold_match_gnn
-from relograph.models.match_gnn import MatchGNN
 from relograph.models.shipped import LoadedMatchGNN, load_match_gnn
 from relograph.progress import SILENT, Progress
 from relograph.scenes.names import safe_name
@@ -199,9 +209,14 @@ class Map:
         num_added, num_there, left_out = 0, 0, []
         try:
             with progress.task("adding photos to the map", total=length_hint(photos)) as advance:
-                decoded = read_ahead(self._with_known(photos), _read, PHOTOS_PER_SHARD)
-                for chunk in in_chunks(decoded, PHOTOS_PER_SHARD):
+                read = partial(_read, max_jpeg_bytes=max_jpeg_bytes(settings.levels))
+                chunks = in_chunks(read_ahead(self._with_known(photos), read, PHOTOS_PER_SHARD), PHOTOS_PER_SHARD)
+
+                def encode_good(chunk: list[_Outcome]) -> tuple[list[_Outcome], list[DecodedPhoto], EncodedShards]:
                     good = [outcome for outcome in chunk if isinstance(outcome, DecodedPhoto)]
+                    return chunk, good, encode(good, model, settings) if good else []
+
+                for chunk, good, shards in read_ahead(chunks, encode_good, 1, num_threads=1):
                     num_there += sum(outcome is None for outcome in chunk)
                     for outcome in chunk:
                         if isinstance(outcome, Exception):
@@ -209,7 +224,7 @@ class Map:
                                 raise outcome
                             left_out.append(str(outcome))
                     if good:
-                        self._commit(good, model, settings, about, scale_is_known=_scale_is_known(photos))
+                        self._commit(good, shards, about, scale_is_known=_scale_is_known(photos))
                         num_added += len(good)
                     advance(len(chunk))
         finally:
@@ -343,13 +358,11 @@ class Map:
     def _commit(
         self,
         photos: Sequence[DecodedPhoto],
-        model: MatchGNN,
-        settings: MapSettings,
+        shards: EncodedShards,
         about: dict[str, object],
         *,
         scale_is_known: bool,
     ) -> None:
-        shards = encode(photos, model, settings)  # before the change, so that other writers need not wait for it
         with self.store.change("add", about) as change:
             frames: dict[str, MapFrame] = {}
             for shard, its_photos in shards:
@@ -359,7 +372,10 @@ class Map:
             self._doubt_scale(change, scale_is_known)
 
 
-def _read(photo_and_known: tuple[PosedPhoto, MapFrame | None]) -> DecodedPhoto | DatasetError | GeometryError | None:
+_Outcome = DecodedPhoto | DatasetError | GeometryError | None
+
+
+def _read(photo_and_known: tuple[PosedPhoto, MapFrame | None], max_jpeg_bytes: int) -> _Outcome:
     """The photo decoded, what is wrong with it, or None where the map has it already."""
     photo, known = photo_and_known
     try:
@@ -367,7 +383,7 @@ def _read(photo_and_known: tuple[PosedPhoto, MapFrame | None]) -> DecodedPhoto |
         data = photo_bytes(photo)
         sha256 = hashlib.sha256(data).hexdigest()
         if known is None:
-            return decode(photo, data, sha256)
+            return decode(photo, data, sha256, max_jpeg_bytes)
         _check_same(photo, sha256, known)
         return None
     except (DatasetError, GeometryError) as error:

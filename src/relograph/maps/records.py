@@ -123,7 +123,7 @@ class MapSettings:
     georeference: "Georeference | None" = None
 
     def __post_init__(self) -> None:
-        if self.precision not in get_args(Precision) or not set(self.levels) <= set(LEVELS):
+        if self.precision not in get_args(Precision) or self.levels != LEVELS[: len(self.levels)]:
             raise DatasetError(
                 f"expected features in {' or '.join(get_args(Precision))} of the levels {', '.join(LEVELS)}, found "
                 f"{self.precision} of {', '.join(self.levels)}. Use a relograph that knows this map."

@@ -40,10 +40,10 @@ class Shard:
         jpegs: Sequence[bytes],
     ) -> "Shard":
         """The photos with those levels of their features."""
-        parts = zip(LEVELS, stored.parts, strict=True)
+        parts = zip(LEVELS, stored.parts, strict=False)  # what is not kept need not be there
         tensors: dict[str, Tensor] = {level: part for level, part in parts if level in levels}
         if stored.steps is not None:
-            steps = zip(LEVELS, stored.steps, strict=True)
+            steps = zip(LEVELS, stored.steps, strict=False)
             tensors |= {f"{level}.{STEP}": step for level, step in steps if level in levels}
         return Shard(size_hw, tensors | {DESCRIPTOR: descriptors} | _joined(jpegs))
 
@@ -59,12 +59,11 @@ class Shard:
         return all(level in self.tensors for level in LEVELS)
 
     def stored(self, rows: Sequence[int]) -> StoredFeatures:
-        """Features of some photos, of which all levels must be there."""
-        context, coarse, fine = (self.tensors[level][rows] for level in LEVELS)
-        if f"{LEVELS[0]}.{STEP}" not in self.tensors:
-            return StoredFeatures((context, coarse, fine), None)
-        of_context, of_coarse, of_fine = (self.tensors[f"{level}.{STEP}"][rows] for level in LEVELS)
-        return StoredFeatures((context, coarse, fine), (of_context, of_coarse, of_fine))
+        """Features of some photos: the levels that are kept."""
+        kept = [level for level in LEVELS if level in self.tensors]
+        parts = tuple(self.tensors[level][rows] for level in kept)
+        steps = tuple(self.tensors[f"{level}.{STEP}"][rows] for level in kept if f"{level}.{STEP}" in self.tensors)
+        return StoredFeatures(parts, steps or None)
 
     def jpeg(self, row: int) -> bytes:
         """The photo as the network saw it."""
