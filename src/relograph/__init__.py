@@ -17,6 +17,8 @@ from relograph.errors import (
 
 if TYPE_CHECKING:
     from relograph.geometry import Camera, Pose
+    from relograph.localization.localizer import Answer, Localizer
+    from relograph.localization.prior import Prior
     from relograph.maps import Map
     from relograph.scenes import Frame, Scene
     from relograph.scenes.converting import convert
@@ -25,15 +27,18 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "Answer",
     "Camera",
     "CheckpointError",
     "ConfigError",
     "DatasetError",
     "Frame",
     "GeometryError",
+    "Localizer",
     "Map",
     "MissingExtraError",
     "Pose",
+    "Prior",
     "RelographError",
     "Scene",
     "TrainingError",
@@ -43,10 +48,13 @@ __all__ = [
 ]
 
 _MODULE_BY_NAME = {
+    "Answer": "relograph.localization.localizer",
     "Camera": "relograph.geometry",
     "Frame": "relograph.scenes",
+    "Localizer": "relograph.localization.localizer",
     "Map": "relograph.maps",
     "Pose": "relograph.geometry",
+    "Prior": "relograph.localization.prior",
     "Scene": "relograph.scenes",
     "convert": "relograph.scenes.converting",
     "open_scene": "relograph.scenes.opening",

@@ -15,11 +15,12 @@ from typer.testing import CliRunner, Result
 import painted_box
 from localization.small_networks import small_network
 from relograph.cli.app import app
-from relograph.geometry import Camera
+from relograph.geometry import Camera, Pose
 from relograph.geometry.axes import axes_from_words, axes_of
+from relograph.localization.prior import Prior
 from relograph.models import shipped
 from relograph.models.shipped import save_match_gnn
-from relograph.scenes import convert
+from relograph.scenes import convert, open_scene
 from relograph.scenes.reconstruction_file import write_reconstruction_file
 
 CAMERA = Camera.from_focal(160, 120, 130.0)
@@ -96,9 +97,8 @@ def test_a_scene_without_a_map_gives_the_same_references(place: Path):
         documents(localize(place, place / "queries" / "1.png", "--solver", "regress", where=where).stdout)[0]
         for where in (("--map", "a.map"), ("--scene", "scene"))
     ]
-    by_map, by_scene = ([(used["name"], used["similarity"]) for used in answer["references"]] for answer in ways)
-    assert [name for name, _ in by_map] == [name for name, _ in by_scene]
-    assert [value for _, value in by_map] == pytest.approx([value for _, value in by_scene], abs=1e-3)
+    by_map, by_scene = ({used["name"]: used["similarity"] for used in answer["references"]} for answer in ways)
+    assert by_map == pytest.approx(by_scene, abs=1e-3)
 
 
 def test_a_query_is_no_reference_of_its_own(place: Path):
@@ -151,16 +151,25 @@ def test_fewer_frames_a_second_and_no_smoothing(place: Path, tmp_path: Path):
     assert last.endswith("of 2 queries were refused and have no pose here")
 
 
-def test_a_prior_leaves_what_is_near_it(place: Path):
-    far = documents(localize(place, place / "queries" / "0.png", "--prior", "100 0 0").stdout)[0]
-    assert far["localized"] is False
-    assert far["reason"] == "No photo of the map is within 3 m of the prior and looks the same way."
-    near = documents(
-        localize(place, place / "queries" / "0.png", "--prior", "0 0 0 1 0 0 0", "--solver", "regress").stdout
-    )[0]
-    assert len(near["references"]) == 6
-    behind = documents(localize(place, place / "queries" / "0.png", "--prior", "0 0 0 0 0 1 0").stdout)[0]
-    assert "looks the same way" in behind["reason"]
+def test_a_prior_reaches_the_localizer_along_the_axes_of_the_answers(place: Path):
+    """Half of four references are near the prior, wherever that is; far from the map it changes nothing."""
+    asked = [place / "queries" / "0.png", "--solver", "regress", "--references", 4]
+    without, far, near, unity = (
+        [used["name"] for used in documents(localize(place, *asked, *options).stdout)[0]["references"]]
+        for options in (
+            [],
+            ["--prior", "100 0 0"],
+            ["--prior", "0.2 0.1 0.3 1 0 0 0", "--prior-radius", 0.5],
+            ["--prior", "0.2 0.1 -0.3", "--prior-radius", 0.5, "--axes", "unity"],
+        )
+    )
+    assert far == without
+    T_map = open_scene(place / "scene").T_world_cam
+    expected = Prior(Pose.from_axis_angle([0.0, 0.0, 0.0], [0.2, 0.1, 0.3]), looks=True, radius_m=0.5)
+    names = [f"photos/{row}.png" for row in expected.references(T_map, 4)]
+    assert near == [*without[:2], *[name for name in names if name not in without[:2]][:2]]
+    assert set(unity) == set(near)
+    assert near != without
 
 
 def test_why_is_shown_on_a_page(place: Path, tmp_path: Path):

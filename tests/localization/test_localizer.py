@@ -26,6 +26,7 @@ from relograph.localization.localizer import (
 )
 from relograph.localization.map_features import MapFeatures
 from relograph.localization.photos import PhotoInMemory
+from relograph.localization.prior import Prior
 from relograph.models.match_gnn import COARSE_STRIDE, Matches
 from relograph.models.shipped import Calibration, LoadedMatchGNN, Odds
 from relograph.rooms import RoomStream, StreamBatch, StreamConfig, textures
@@ -191,6 +192,34 @@ def test_references_at_one_point_leave_the_scale_to_the_network(room: StreamBatc
     assert "distance" in answer.reason
     assert degrees < 0.3
     assert metres < 0.12  # no further off than the regressed pose
+
+
+def test_a_prior_is_another_place_for_the_solver_to_begin(room: StreamBatch):
+    """Four matches a reference are too few for RANSAC, and the network's pose is too far off to begin with."""
+    T_world_query = room.T_world_cam[0, 0].to(dtype=torch.float64)
+    far = T_world_query @ Pose.from_axis_angle([0.0, 1.0, 0.5], [1.5, 0.5, -1.0])
+    near = T_world_query @ Pose.from_axis_angle([0.0, 0.03, 0.0], [0.05, 0.02, 0.0])
+    compared = compared_by_truth(room, T_regressed=far)
+    few = torch.zeros_like(compared.matches.mutual)
+    for reference, mutual in enumerate(compared.matches.mutual[0]):
+        cells = mutual.nonzero()[:, 0]
+        few[0, reference, cells[torch.linspace(0, len(cells) - 1, 4).long()]] = True
+    compared = replace(compared, matches=replace(compared.matches, mutual=few))
+
+    def metres(prior: Prior | None) -> float:
+        return error_of(answer_compared(replace(compared, prior=prior), "geometric", ACCEPT_ALL), room)[0]
+
+    assert metres(None) > 0.5
+    assert metres(Prior(near, looks=True)) < 1e-3
+    assert metres(Prior(near, looks=False)) < 1e-3
+
+
+def test_a_wrong_prior_does_not_move_the_answer(room: StreamBatch):
+    T_wrong = room.T_world_cam[0, 0].to(dtype=torch.float64) @ Pose.from_axis_angle([0.0, 2.0, 0.0], [9.0, 0.0, 9.0])
+    compared = replace(compared_by_truth(room, noise_px=0.3, wrong_share=0.3), prior=Prior(T_wrong, looks=True))
+    answer = answer_compared(compared, "auto")
+    assert answer.localized
+    assert error_of(answer, room)[0] < 0.05
 
 
 def test_a_refusal_says_why(room: StreamBatch):

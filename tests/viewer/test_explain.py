@@ -6,18 +6,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 
 from localization.small_networks import CAMERA, posed_photos, small_network
+from relograph.localization import localizer as localizer_module
 from relograph.localization.confidence import UNCALIBRATED
-from relograph.localization.localizer import Localizer
+from relograph.localization.localizer import Judged, Localizer
 from relograph.localization.localizing import CameraTold, localize_query
 from relograph.localization.map_features import MapFeatures
 from relograph.localization.queries import Query
-from relograph.localization.solver import MatchedPoints
+from relograph.localization.solver import MatchedPoints, solve_query_pose
 from relograph.models.match_gnn import COARSE_STRIDE
 from relograph.viewer.explain import Explained, cell_weights, explain_query, write_explanation
 
@@ -68,13 +70,11 @@ def explained(localizer: Localizer) -> Explained:
         covariance=torch.diag(torch.tensor([1e-4] * 3 + [4e-4] * 3, dtype=torch.float64)),
         signs={"inliers": 4.0, "inlier_share": 0.5, "precision": 1.0},
     )
-    return replace(
-        explained,
-        named=replace(explained.named, answer=answer),
-        points=points,
-        inlier=np.array([True, True, True, False]),
-        odds=UNCALIBRATED.solved,
-    )
+    assert explained.judged is not None
+    assert explained.judged.solved is not None
+    solved = replace(explained.judged.solved, T_world_cam=T_best, inlier_mask=torch.tensor([True, True, True, False]))
+    judged = Judged(answer, points, solved, UNCALIBRATED.solved)
+    return replace(explained, named=replace(explained.named, answer=answer), judged=judged)
 
 
 def written(path: Path, explained: Explained, localizer: Localizer, **options: Any) -> Path:
@@ -84,13 +84,17 @@ def written(path: Path, explained: Explained, localizer: Localizer, **options: A
 
 
 def test_what_is_explained_is_the_answer_that_the_localizer_gives(localizer: Localizer):
-    found = explain_query(localizer, QUERY, TOLD)
+    with pytest.MonkeyPatch.context() as patch:
+        solve = Mock(wraps=solve_query_pose)
+        patch.setattr(localizer_module, "solve_query_pose", solve)
+        found = explain_query(localizer, QUERY, TOLD)
+        assert solve.call_count == 1
     answer = localize_query(localizer, QUERY, TOLD).answer
     assert found.named.answer.localized == answer.localized
     assert found.named.answer.confidence == pytest.approx(answer.confidence)
     assert [used.name for used in found.named.answer.references] == [used.name for used in answer.references]
-    assert found.points is not None
-    assert len(found.points.ref_idx) == sum(used.num_matches for used in answer.references)
+    assert found.judged is not None
+    assert len(found.judged.points.ref_idx) == sum(used.num_matches for used in answer.references)
     if found.inlier is not None:
         assert int(found.inlier.sum()) == answer.num_inliers
 
@@ -98,7 +102,8 @@ def test_what_is_explained_is_the_answer_that_the_localizer_gives(localizer: Loc
 def test_cells_count_by_their_matches_that_agree(explained: Explained):
     assert cell_weights(explained) == {(HALF, HALF): 1.0, (5 * HALF, 3 * HALF): 0.25}
     # Where no pose was solved for, all matches count.
-    assert cell_weights(replace(explained, inlier=None))[9 * HALF, 9 * HALF] == pytest.approx(0.35)
+    unsolved = replace(explained, judged=replace(explained.judged, solved=None))
+    assert cell_weights(unsolved)[9 * HALF, 9 * HALF] == pytest.approx(0.35)
 
 
 def test_a_photo_that_cannot_be_read_has_a_page_that_says_so(localizer: Localizer, tmp_path: Path):
@@ -107,6 +112,11 @@ def test_a_photo_that_cannot_be_read_has_a_page_that_says_so(localizer: Localize
     text = written(tmp_path / "why.html", refused, localizer).read_text()
     assert "Not localized" in text
     assert "expected a photo as JPEG" in text
+
+
+def test_a_camera_of_another_shape_is_explained_as_a_refusal(localizer: Localizer):
+    refused = explain_query(localizer, QUERY, CameraTold(camera=CAMERA.rotated_90(1)))
+    assert "expected a camera for a photo of 160 x 120" in refused.named.answer.reason
 
 
 def test_the_page_holds_all_it_needs(explained: Explained, localizer: Localizer, tmp_path: Path):

@@ -12,7 +12,7 @@ from relograph.errors import ConfigError
 
 if TYPE_CHECKING:
     from relograph.localization.localizing import CameraTold, Tally
-    from relograph.localization.map_features import MapFeatures
+    from relograph.localization.map_view import MapView
 
 
 class Axes(StrEnum):
@@ -79,7 +79,8 @@ def localize_command(
         typer.Option(metavar="POSE", help="Where they were taken, about: 'x y z [qw qx qy qz]', or a 4x4 matrix file."),
     ] = None,
     prior_radius: Annotated[
-        float, typer.Option("--prior-radius", metavar="M", help="How far off the prior may be, in metres.")
+        float,
+        typer.Option("--prior-radius", metavar="M", help="How far from the prior photos are preferred, in metres."),
     ] = 3.0,
     fps: Annotated[
         float | None, typer.Option(metavar="N", help="Frames of a video to localize, a second.", show_default="all")
@@ -97,9 +98,9 @@ def localize_command(
     device: DeviceOption = "cpu",
 ) -> None:
     """Say where photos, or the frames of a video, were taken; what is not sure enough is refused."""
-    from relograph.localization.answer_files import PoseWording, format_of, read_body_file, smoothed_path
+    from relograph.localization.answer_files import PoseWording, format_of, is_tall, read_body_file, smoothed_path
     from relograph.localization.localizer import Localizer
-    from relograph.localization.localizing import localize_to_file, rows_near
+    from relograph.localization.localizing import localize_queries, write_answers
     from relograph.localization.prior import parse_prior
     from relograph.localization.queries import open_queries
     from relograph.maps.asking import open_map_to_ask
@@ -121,20 +122,22 @@ def localize_command(
     for warning in asked.warnings:
         typer.echo(printable(f"warning: {warning}"), err=True)
     localizer = Localizer(asked.features, asked.network, num_references=references, solver=solver.value)
-    if explain is not None:
+    if explain is None:
+        answers = localize_queries(localizer, opened, told, told_prior)
+    else:
         query = next(iter(opened))
-        explained = explain_query(localizer, query, told, rows_near(told_prior, query, localizer))
+        near = None if told_prior is None else told_prior.of(is_tall=is_tall(query.size_wh))
+        explained = explain_query(localizer, query, told, near)
         write_explanation(explain, explained, asked.features.T_world_cam, asked.photo_of, notes=asked.warnings)
         typer.echo(printable(f"why: {explain}"), err=True)
-    raw, smoothed = localize_to_file(
-        localizer,
-        opened,
+        answers = iter([explained.named])
+    raw, smoothed = write_answers(
+        answers,
         output,
         answer_format,
         PoseWording(axes.value, T_body_cam, asked.scale_is_known),
-        told=told,
-        prior=told_prior,
         smooth=smooth,
+        num_queries=len(opened),
         progress=progress,
     )
     _tell("localized", raw)
@@ -142,7 +145,7 @@ def localize_command(
         _tell(f"smoothed ({smoothed_path(output)})", smoothed)
 
 
-def _camera_told(focal_px: float | None, camera: str | None, features: "MapFeatures") -> "CameraTold":
+def _camera_told(focal_px: float | None, camera: str | None, view: "MapView") -> "CameraTold":
     from relograph.localization.localizing import CameraTold, camera_of_map
     from relograph.scenes.camera_models import parse_camera_file
     from relograph.scenes.names import read_text
@@ -150,7 +153,7 @@ def _camera_told(focal_px: float | None, camera: str | None, features: "MapFeatu
     if camera is None:
         return CameraTold(focal_px)
     if camera == "map":
-        return CameraTold(focal_px, camera_of_map(features))
+        return CameraTold(focal_px, camera_of_map(view))
     return CameraTold(focal_px, parse_camera_file(read_text(Path(camera)), camera))
 
 

@@ -51,6 +51,8 @@ class NamedAnswer:
     """Of the upright photo in pixels; None where it could not be read."""
     camera: Camera | None = None
     """What was told of the photo's camera; None where its focal length was searched."""
+    video: str | None = None
+    """Name of the video that it is a frame of."""
     raw_weight: float | None = None
     """How far this answer's own measurement counted among its neighbours', where it was smoothed, within [0, 1]."""
 

@@ -1,7 +1,7 @@
 """Many queries, one after the other: their answers go to a file as they come, and those of videos are smoothed."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,11 +16,14 @@ from relograph.localization.answer_files import (
     writing_answers,
 )
 from relograph.localization.localizer import Answer, Localizer
-from relograph.localization.map_features import MapFeatures
-from relograph.localization.prior import ToldPrior
-from relograph.localization.queries import Queries, Query
-from relograph.localization.smoothing import SmoothedPose, smooth_answers
+from relograph.localization.map_view import MapView
+from relograph.localization.prior import Prior, ToldPrior
+from relograph.localization.queries import Query
+from relograph.localization.smoothing import LONGEST_GAP_S, SPEED, SmoothedPose, smooth_answers
 from relograph.progress import SILENT, Progress
+
+NEAR_M = 1.0
+"""How far from the last frame's pose photos of the map are preferred for the next one, were it taken at once."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +48,9 @@ class CameraTold:
         return self.camera
 
 
-def camera_of_map(features: MapFeatures) -> Camera:
+def camera_of_map(view: MapView) -> Camera:
     """The one camera that all photos of a map were taken with."""
-    cameras = set(features.cameras)
+    cameras = set(view.cameras)
     camera = next(iter(cameras), None)
     if len(cameras) != 1 or not isinstance(camera, Camera):
         raise ConfigError(
@@ -57,28 +60,46 @@ def camera_of_map(features: MapFeatures) -> Camera:
     return camera
 
 
-def rows_near(prior: ToldPrior | None, query: Query, localizer: Localizer) -> list[int] | None:
-    """Rows of the map that a prior leaves for a query; None where there is no prior."""
-    if prior is None:
-        return None
-    return prior.of(is_tall=is_tall(query.size_wh)).references(localizer.map.T_world_cam, localizer.num_references)
-
-
 def localize_query(
-    localizer: Localizer, query: Query, told: CameraTold | None = None, prior: ToldPrior | None = None
+    localizer: Localizer, query: Query, told: CameraTold | None = None, prior: Prior | None = None
 ) -> NamedAnswer:
     """The answer to one query; what is wrong with its photo or its camera is a refusal."""
     camera = None if told is None else told.of(query.size_wh)
-    rows = rows_near(prior, query, localizer)
-    if prior is not None and not rows:
-        reason = f"No photo of the map is within {prior.radius_m:g} m of the prior and looks the same way."
-        answer = Answer(None, False, 0.0, reason)
-    else:
-        try:
-            answer = localizer.localize(query.image, camera=camera, references=rows)
-        except (DatasetError, GeometryError) as error:
-            answer = Answer(None, False, 0.0, str(error))
-    return NamedAnswer(query.name, answer, query.timestamp_s, query.size_wh, camera)
+    try:
+        answer = localizer.localize(query.image, camera=camera, prior=prior)
+    except (DatasetError, GeometryError) as error:
+        answer = Answer(None, False, 0.0, str(error))
+    return named_answer(query, answer, camera)
+
+
+def named_answer(query: Query, answer: Answer, camera: Camera | None) -> NamedAnswer:
+    """The answer with what is known of its query."""
+    return NamedAnswer(query.name, answer, query.timestamp_s, query.size_wh, camera, query.video)
+
+
+def localize_queries(
+    localizer: Localizer, queries: Iterable[Query], told: CameraTold | None = None, prior: ToldPrior | None = None
+) -> Iterator[NamedAnswer]:
+    """The answers, one after the other. The next frame of a video begins where the last one was taken."""
+    last: NamedAnswer | None = None
+    for query in queries:
+        told_prior = None if prior is None else prior.of(is_tall=is_tall(query.size_wh))
+        answered = localize_query(localizer, query, told, _prior_by(last, query) or told_prior)
+        if answered.video is None or answered.answer.localized:  # a refused frame leaves the one before it
+            last = answered
+        yield answered
+
+
+def _prior_by(last: NamedAnswer | None, query: Query) -> Prior | None:
+    """Where a frame of a video was taken by one shortly before it."""
+    if last is None or query.video is None or last.video != query.video or last.answer.T_world_cam is None:
+        return None
+    assert query.timestamp_s is not None
+    assert last.timestamp_s is not None
+    step_s = query.timestamp_s - last.timestamp_s
+    if step_s > LONGEST_GAP_S:
+        return None
+    return Prior(last.answer.T_world_cam, looks=True, radius_m=NEAR_M + SPEED * step_s)
 
 
 @dataclass(frozen=True)
@@ -96,43 +117,41 @@ class Tally:
         return Tally(len(answers), len(answers) - len(reasons), reasons[0] if reasons else "")
 
 
-def localize_to_file(
-    localizer: Localizer,
-    queries: Queries,
+def write_answers(
+    answers: Iterable[NamedAnswer],
     output: Path | None,
     format: AnswerFormat,
     wording: PoseWording,
     *,
-    told: CameraTold | None = None,
-    prior: ToldPrior | None = None,
     smooth: bool = True,
+    num_queries: int = 0,
     progress: Progress = SILENT,
 ) -> tuple[Tally, Tally | None]:
     """Writes each answer as it comes to a file, or to the terminal; and what became of them.
 
-    The frames of videos are smoothed when all are there, into a file beside the raw one; where there is none, or no
-    video, the second tally is None.
+    `num_queries` is about how many there will be. The frames of videos are smoothed when all are there, into a file
+    beside the raw one; where there is none, or no video, the second tally is None.
     """
-    answers: list[NamedAnswer] = []
-    frames_by_video: dict[str, list[NamedAnswer]] = {}
+    written: list[NamedAnswer] = []
     with (
         writing_answers(output, format, wording) as writer,
-        progress.task("localizing", total=len(queries)) as advance,
+        progress.task("localizing", total=num_queries) as advance,
     ):
-        for query in queries:
-            named = localize_query(localizer, query, told, prior)
+        for named in answers:
             writer.write(named)
-            answers.append(named)
-            if query.video is not None:
-                frames_by_video.setdefault(query.video, []).append(named)
+            written.append(named)
             advance(1)
+    frames_by_video: dict[str, list[NamedAnswer]] = {}
+    for named in written:
+        if named.video is not None:
+            frames_by_video.setdefault(named.video, []).append(named)
     if not smooth or output is None or not frames_by_video:
-        return Tally.of(answers), None
+        return Tally.of(written), None
     smooth_answers = [named for frames in frames_by_video.values() for named in smoothed(frames)]
     with writing_answers(smoothed_path(output), format, wording) as writer:
         for named in smooth_answers:
             writer.write(named)
-    return Tally.of(answers), Tally.of(smooth_answers)
+    return Tally.of(written), Tally.of(smooth_answers)
 
 
 def smoothed(frames: Sequence[NamedAnswer]) -> list[NamedAnswer]:

@@ -10,6 +10,7 @@ from jaxtyping import UInt8
 
 from relograph.errors import ConfigError, DatasetError
 from relograph.localization.map_features import MapFeatures
+from relograph.localization.map_view import MapView
 from relograph.maps.map import Map
 from relograph.models.shipped import LoadedMatchGNN
 from relograph.progress import SILENT, Progress
@@ -23,7 +24,7 @@ from relograph.scenes.reconstruction_file import UNKNOWN_SCALE
 class MapToAsk:
     """Features to localize in, with the photos behind them."""
 
-    features: MapFeatures
+    features: MapView
     network: LoadedMatchGNN
     photo_of: Callable[[int], UInt8[np.ndarray, "H W 3"] | None]
     """The photo of a row."""

@@ -17,24 +17,16 @@ import numpy as np
 from jaxtyping import Bool, Float64, UInt8
 from PIL import Image
 
-from relograph.errors import MissingExtraError
+from relograph.errors import DatasetError, GeometryError
 from relograph.evaluation.qualitative import ANSWER_COLOR, MAP_COLOR, TRUE_COLOR
 from relograph.evaluation.writing import write_whole
 from relograph.geometry import Pose, pose_error
 from relograph.localization.answer_files import NamedAnswer, sigmas
-from relograph.localization.confidence import UNCALIBRATED
-from relograph.localization.localizer import (
-    Answer,
-    Compared,
-    Localizer,
-    answer_compared,
-    expected_error,
-    select_matches,
-)
-from relograph.localization.localizing import CameraTold
+from relograph.localization.localizer import Answer, Compared, Judged, Localizer, judge
+from relograph.localization.localizing import CameraTold, named_answer
 from relograph.localization.photos import PhotoInMemory, WorkingSize, read_query
+from relograph.localization.prior import Prior
 from relograph.localization.queries import Query
-from relograph.localization.solver import MatchedPoints, solve_query_pose
 from relograph.models.match_gnn import COARSE_STRIDE
 from relograph.models.shipped import Odds
 from relograph.viewer.cameras_page import CameraGroup, cameras_page
@@ -55,57 +47,32 @@ class Explained:
     named: NamedAnswer
     compared: Compared | None
     """None where the query was compared with nothing."""
+    judged: Judged | None
     query_pixels: UInt8[np.ndarray, "H W 3"] | None
     """As the network saw them."""
-    points: MatchedPoints | None
-    inlier: Bool[np.ndarray, "M"] | None
-    """Matches that agree with the pose; None where no pose was solved for."""
-    odds: Odds | None
-    """By which the answer was judged."""
+
+    @property
+    def inlier(self) -> Bool[np.ndarray, "M"] | None:
+        """Matches that agree with the pose; None where no pose was solved for."""
+        solved = None if self.judged is None else self.judged.solved
+        return None if solved is None or solved.T_world_cam is None else solved.inlier_mask.numpy()
 
 
 def explain_query(
-    localizer: Localizer, query: Query, told: CameraTold | None = None, references: Sequence[int] | None = None
+    localizer: Localizer, query: Query, told: CameraTold | None = None, prior: Prior | None = None
 ) -> Explained:
-    """The answer to a query, as `Localizer.localize` gives it, with what it rests on."""
-    camera = (told or CameraTold()).of(query.size_wh)
-    compared = localizer.compare(query.image, camera=camera, references=references)
-    if isinstance(compared, Answer):
-        named = NamedAnswer(query.name, compared, query.timestamp_s, query.size_wh, camera)
-        return Explained(named, None, None, None, None, None)
-    calibration = localizer.network.calibration or UNCALIBRATED
-    answer = answer_compared(compared, localizer.solver, calibration)
-    pixels = read_query(query.image).pixels
-    points = select_matches(compared.matches, compared.query_hw)
-    if answer.T_solved is not None:
-        odds = calibration.solved
-    else:
-        odds = calibration.regressed if localizer.solver == "regress" else calibration.unsolved
-    return Explained(
-        named=NamedAnswer(query.name, answer, query.timestamp_s, query.size_wh, camera),
-        compared=compared,
-        query_pixels=WorkingSize.of(pixels.shape[1], pixels.shape[0]).pixels(pixels),
-        points=points,
-        inlier=None if answer.T_solved is None else _inliers(compared, points),
-        odds=odds,
-    )
-
-
-def _inliers(compared: Compared, points: MatchedPoints) -> Bool[np.ndarray, "M"] | None:
-    """Which matches agree with the pose: the solver is asked again, and says the same."""
+    """The answer to a query, as `localize_query` gives it, with what it rests on."""
+    camera = None if told is None else told.of(query.size_wh)
     try:
-        solved = solve_query_pose(
-            points,
-            compared.T_world_ref,
-            compared.query_camera,
-            compared.ref_cameras,
-            start=compared.T_regressed,
-            start_sigma_m=expected_error(compared.log_sigma)[0],
-        )
-    except MissingExtraError:
-        return None
-    inlier: Bool[np.ndarray, "M"] = solved.inlier_mask.numpy()
-    return inlier
+        compared = localizer.compare(query.image, camera=camera, prior=prior)
+    except (DatasetError, GeometryError) as error:
+        compared = Answer(None, False, 0.0, str(error))
+    if isinstance(compared, Answer):
+        return Explained(named_answer(query, compared, camera), None, None, None)
+    judged = judge(compared, localizer.solver, localizer.calibration)
+    pixels = read_query(query.image).pixels
+    size = WorkingSize.of(pixels.shape[1], pixels.shape[0])
+    return Explained(named_answer(query, judged.answer, camera), compared, judged, size.pixels(pixels))
 
 
 def write_explanation(
@@ -134,9 +101,9 @@ def cell_weights(explained: Explained) -> dict[tuple[float, float], float]:
     That is the weight of its matches that agree with the pose, over all references; of all its matches where no pose
     was solved for.
     """
-    if explained.points is None:
+    if explained.judged is None:
         return {}
-    points = explained.points
+    points = explained.judged.points
     weight = np.ones(len(points.ref_idx)) if points.weight is None else np.asarray(points.weight)
     counts = weight if explained.inlier is None else weight * explained.inlier
     by_cell: dict[tuple[float, float], float] = {}
@@ -156,8 +123,8 @@ def _verdict(explained: Explained, notes: Sequence[str]) -> str:
         f"<h1>{_escaped(explained.named.name)}</h1>",
         f'<p><span class="verdict {kind}">{word}</span></p>',
     ]
-    if explained.odds is not None:
-        threshold = explained.odds.threshold
+    if explained.judged is not None:
+        threshold = explained.judged.odds.threshold
         lines.append(
             f'<div class="bar" role="img" aria-label="Confidence {answer.confidence:.0%}, {threshold:.0%} asked for">'
             f'<i style="width: {100 * answer.confidence:.1f}%"></i><b style="left: {100 * threshold:.1f}%"></b></div>'
@@ -219,8 +186,8 @@ def _pair(explained: Explained, compared: Compared, ref: int, pixels: UInt8[np.n
     query_height, query_width = compared.query_hw
     left = query_width + GAP
     height, width = (query_height, query_width) if pixels is None else pixels.shape[:2]
-    assert explained.points is not None
-    points = explained.points
+    assert explained.judged is not None
+    points = explained.judged.points
     rows = np.flatnonzero(np.asarray(points.ref_idx) == ref)
     query_xy, ref_xy = np.asarray(points.query_xy)[rows], np.asarray(points.ref_xy)[rows]
     agrees = np.ones(len(rows), dtype=bool) if explained.inlier is None else explained.inlier[rows]
@@ -285,8 +252,8 @@ def _view_section(
 def _numbers_section(explained: Explained) -> str:
     answer = explained.named.answer
     tables = [_table("The pose", _pose_rows(answer))]
-    if explained.odds is not None:
-        tables.append(_table("Of what the confidence is made", _sign_rows(answer, explained.odds)))
+    if explained.judged is not None:
+        tables.append(_table("Of what the confidence is made", _sign_rows(answer, explained.judged.odds)))
     total = sum(answer.seconds.values())
     times = [(stage, f"{1000 * seconds:.1f} ms") for stage, seconds in answer.seconds.items()]
     tables.append(_table("Time by stage", [*times, ("together", f"{1000 * total:.1f} ms")]))

@@ -1,0 +1,159 @@
+"""The Localizer on maps that are kept on disk, and with a prior that is right or wrong."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from small_networks import CAMERA, noise_photo, posed_photos, small_network
+
+from relograph.errors import CheckpointError, ConfigError
+from relograph.geometry import Pose
+from relograph.localization.localizer import Localizer
+from relograph.localization.map_features import MapFeatures, StoredFeatures
+from relograph.localization.map_view import MapView, StoredMap
+from relograph.localization.photos import PhotoInMemory
+from relograph.localization.prior import Prior
+from relograph.maps import Map
+from relograph.maps.shards import Shard
+from relograph.models import shipped
+from relograph.models.shipped import LoadedMatchGNN, load_match_gnn, save_match_gnn
+
+
+@pytest.fixture(scope="module")
+def network() -> LoadedMatchGNN:
+    return small_network()
+
+
+@pytest.fixture(scope="module")
+def on_disk(network: LoadedMatchGNN, tmp_path_factory: pytest.TempPathFactory) -> Map:
+    return Map.create(tmp_path_factory.mktemp("maps") / "a.map", posed_photos(6), network=network)
+
+
+# Maps on disk
+
+
+def test_a_map_and_features_in_memory_are_what_a_localizer_needs(on_disk: Map, network: LoadedMatchGNN):
+    in_memory = MapFeatures.of(posed_photos(6), network)
+    assert isinstance(in_memory, MapView)
+    assert isinstance(on_disk, StoredMap)
+    assert isinstance(on_disk.features, MapView)
+    by_map, by_features = (
+        Localizer(place, network, solver="regress").localize(noise_photo(3), camera=CAMERA)
+        for place in (on_disk, in_memory)
+    )
+    assert by_map.references[0].name == by_features.references[0].name == "photo-3.png"
+    similarity = [{used.name: used.similarity for used in answer.references} for answer in (by_map, by_features)]
+    assert similarity[0] == pytest.approx(similarity[1], abs=1e-3)
+    # Half precision of descriptors and of features differs; photos in memory are not compressed either.
+    assert_allclose(by_map.T_regressed.t, by_features.T_regressed.t, atol=0.05)
+
+
+def test_only_the_references_are_read_from_the_disk(on_disk: Map, monkeypatch: pytest.MonkeyPatch):
+    read: list[int] = []
+    stored = Shard.stored
+
+    def noted(shard: Shard, rows: Sequence[int]) -> StoredFeatures:
+        read.extend(rows)
+        return stored(shard, rows)
+
+    monkeypatch.setattr(Shard, "stored", noted)
+    answer = Localizer(on_disk, num_references=2, solver="regress").localize(noise_photo(3), camera=CAMERA)
+    assert sorted(read) == sorted(used.row for used in answer.references)
+    assert len(read) == 2
+
+
+def test_photos_that_are_added_to_the_map_are_found_at_once(network: LoadedMatchGNN, tmp_path: Path):
+    photos = posed_photos(3)
+    growing = Map.create(tmp_path / "a.map", photos[:2], network=network)
+    localizer = Localizer(growing, solver="regress")
+    assert len(localizer.localize(photos[2].pixels).references) == 2
+    growing.add(photos[2:])
+    assert localizer.localize(photos[2].pixels).references[0].name == "photo-2.png"
+
+
+def test_the_network_is_the_maps_own_or_the_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    save_match_gnn(tmp_path / "weights", small_network().model, {})
+    monkeypatch.setattr(shipped, "SHIPPED_WEIGHTS", tmp_path / "weights")
+    Map.create(tmp_path / "a.map", posed_photos(2), levels=["coarse"])
+    opened = Map.open(tmp_path / "a.map")  # which keeps too little to do without the network
+    assert len(opened.features) == 2
+    answer = Localizer(opened, solver="regress").localize(noise_photo(1))
+    assert answer.references[0].name == "photo-1.png"
+    other = small_network(seed=1, sha256="b" * 64)
+    with pytest.raises(CheckpointError, match="expected map features of these weights"):
+        Localizer(opened, other)
+    assert Localizer(MapFeatures.of(posed_photos(1), load_match_gnn())).network.sha256 == opened.settings.network_sha256
+
+
+# Many photos at once
+
+
+def test_a_batch_is_answered_as_its_photos_one_by_one(on_disk: Map, tmp_path: Path):
+    localizer = Localizer(on_disk, num_references=3, solver="regress")
+    (tmp_path / "no.jpg").write_bytes(b"no photo")
+    images = [noise_photo(3), noise_photo(8, 160, 120), tmp_path / "no.jpg", *(noise_photo(seed) for seed in range(8))]
+    cameras = [CAMERA, *[None] * 10]
+    together = localizer.localize_batch(images, cameras=cameras)
+    alone = [localizer.localize(image, camera=camera) for image, camera in zip(images, cameras, strict=True)]
+    assert [answer.focal_px for answer in together] == [answer.focal_px for answer in alone]
+    assert "expected a photo as JPEG" in together[2].reason
+    for one, other in zip(together, alone, strict=True):
+        assert [used.row for used in one.references] == [used.row for used in other.references]
+        if one.T_regressed is not None:
+            assert_allclose(one.T_regressed.t, other.T_regressed.t, atol=1e-3)
+            assert set(one.seconds) == {"decode", "encode", "retrieve", "match", "solve"}
+    with pytest.raises(ConfigError, match="a camera for each of 11 photos, got 1"):
+        localizer.localize_batch(images, cameras=[CAMERA])
+    assert localizer.localize_batch([]) == []
+
+
+# With a prior
+
+
+@pytest.fixture(scope="module")
+def two_rooms(network: LoadedMatchGNN) -> Localizer:
+    """Eight photos here, numbers 0 to 7, and eight in a room that is 50 m away."""
+    here, there = (
+        Pose.from_axis_angle(np.zeros((8, 3)), [[x + 0.3 * i, 0.0, 0.0] for i in range(8)]) for x in (0.0, 50.0)
+    )
+    photos = [PhotoInMemory(f"{i}.png", noise_photo(i), pose, CAMERA) for i, pose in enumerate([*here, *there])]
+    return Localizer(MapFeatures.of(photos, network), network, num_references=6, solver="regress")
+
+
+def prior_at(x: float, looks: bool = True) -> Prior:
+    return Prior(Pose.from_axis_angle([0.0, 0.0, 0.0], [x, 0.0, 0.0]), looks=looks)
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_half_of_the_references_come_from_near_the_prior(two_rooms: Localizer, looks: bool):
+    query = noise_photo(3)
+    without, there, here = (
+        [used.row for used in two_rooms.localize(query, prior=prior).references]
+        for prior in (None, prior_at(51.0, looks), prior_at(1.0, looks))
+    )
+    for rows in (there, here):
+        assert rows[:3] == without[:3]  # whatever the prior says, those that look like it most
+        assert len(set(rows)) == 6
+    assert all(row >= 8 for row in there[3:])
+    assert all(row < 8 for row in here[3:])
+
+
+def test_a_wrong_prior_leaves_the_photo_that_is_the_query_itself(two_rooms: Localizer):
+    answer = two_rooms.localize(noise_photo(3), prior=prior_at(51.0))
+    assert answer.references[0].row == 3
+    assert answer.references[0].similarity == pytest.approx(1.0, abs=1e-3)
+
+
+def test_far_from_the_map_a_prior_changes_nothing(two_rooms: Localizer):
+    query = noise_photo(5)
+    without, far = (
+        [used.row for used in two_rooms.localize(query, prior=prior).references] for prior in (None, prior_at(-500.0))
+    )
+    assert far == without
+
+
+def test_a_single_reference_is_the_one_that_looks_like_the_query(two_rooms: Localizer, network: LoadedMatchGNN):
+    single = Localizer(two_rooms.map, network, num_references=1, solver="regress")
+    assert [used.row for used in single.localize(noise_photo(3), prior=prior_at(51.0)).references] == [3]
