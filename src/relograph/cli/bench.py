@@ -16,8 +16,17 @@ def rooms_command(
     device: DeviceOption = "cpu",
     seed: SeedOption = 0,
     rooms: Annotated[int, typer.Option(min=1, help="Rooms to make on a CPU.")] = 7,
+    effects: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="On a GPU only these, such as all or none; may be repeated."),
+    ] = None,
+    size: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HxW", help="On a GPU only these images, such as 256x341; may be repeated."),
+    ] = None,
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Write the figures with their provenance to this file.")
+        Path | None,
+        typer.Option(metavar="FILE.json", help="Write the figures with their provenance to this file, one by one."),
     ] = None,
 ) -> None:
     """Measure how many images a second the rooms are rendered at: SevenRooms on a CPU, training images on a GPU."""
@@ -26,13 +35,30 @@ def rooms_command(
     from relograph.environment import compute_device
     from relograph.progress import TerminalProgress
     from relograph.results import command_line, write_result
-    from relograph.rooms.benchmark import benchmark_rooms, benchmark_table
+    from relograph.rooms.benchmark import (
+        CreationSpeed,
+        RenderingSpeed,
+        benchmark_rooms,
+        benchmark_table,
+        chosen_rows,
+    )
 
     kind = compute_device(device).kind
-    results = [asdict(row) for row in benchmark_rooms(kind, seed=seed, num_rooms=rooms, progress=TerminalProgress())]
-    typer.echo(benchmark_table(results))
+
+    def keep(rows: Sequence[RenderingSpeed | CreationSpeed]) -> None:
+        if output is not None:
+            write_result(output, list(map(asdict, rows)), command=command_line(), seed=seed, device=device)
+
+    rows = benchmark_rooms(
+        kind,
+        seed=seed,
+        num_rooms=rooms,
+        rows=chosen_rows(effects or (), size or ()),
+        keep=keep,
+        progress=TerminalProgress(),
+    )
+    typer.echo(benchmark_table(list(map(asdict, rows))))
     if output is not None:
-        write_result(output, results, command=command_line(), seed=seed, device=device)
         typer.echo(str(output))
 
 

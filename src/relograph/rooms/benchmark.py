@@ -1,9 +1,12 @@
 """How fast rooms are rendered: figures for `relograph bench rooms`."""
 
+import difflib
+import itertools
+import re
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import numpy as np
 import torch
 
 from relograph.environment import num_cores
+from relograph.errors import ConfigError
 from relograph.progress import SILENT, Progress
 from relograph.rooms.layout import LayoutConfig, make_home, to_tensors
 from relograph.rooms.photograph import Darkroom, Effects, photograph, random_optics
@@ -22,6 +26,16 @@ from relograph.rooms.world import Rooms, Views
 REPEATS = 15
 NUM_HOMES = 32
 IMAGES_PER_BATCH = 512
+EFFECTS = {
+    "all": Effects(),
+    "none": Effects.none(),
+    **{f"all but {field.name}": replace(Effects(), **{field.name: False}) for field in fields(Effects)},
+    # One pass over the image does both, so leaving out one of them saves nearly nothing.
+    "all but motion_blur and defocus": replace(Effects(), motion_blur=False, defocus=False),
+}
+"""What is measured on a GPU, by name."""
+ALL_ROWS = (*((name, (192, 256)) for name in EFFECTS), ("all", (256, 341)), ("none", (256, 341)))
+"""Effects and sizes. A GPU compiles each size anew, for a minute or two where no earlier run has kept it."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +73,10 @@ def spread_views(layout: LayoutConfig, atlas: TextureAtlas, height: int, width: 
 
 
 def rendering_speed(
-    device: torch.device, atlas: TextureAtlas, effects: Effects, name: str, *, height: int, width: int, count: int
+    device: torch.device, atlas: TextureAtlas, name: str, rooms: Rooms, views: Views, *, height: int, width: int
 ) -> RenderingSpeed:
     """Photographs a second, the median of several batches after two that warm up."""
-    layout = LayoutConfig()
-    rooms, views = spread_views(layout, atlas, height, width, count)
+    layout, count = LayoutConfig(), len(views.center)
     rooms, views = rooms.to(device), views.to(device)
     optics = random_optics(count, width, torch.Generator().manual_seed(0)).to(device)
     darkroom = Darkroom.on(device)
@@ -79,7 +92,7 @@ def rendering_speed(
             num_boxes=layout.num_boxes,
             height=height,
             width=width,
-            effects=effects,
+            effects=EFFECTS[name],
             darkroom=darkroom,
         )
         synchronize(device)
@@ -114,34 +127,48 @@ def creation_speed(num_rooms: int, workers: int, seed: int, progress: Progress) 
     return CreationSpeed(num_rooms, images, workers, seconds, images / seconds)
 
 
+def chosen_rows(effects: Sequence[str], sizes: Sequence[str]) -> list[tuple[str, tuple[int, int]]]:
+    """The rows of those effects at those sizes, such as 256x341; where one of the two is not said, all of it."""
+    for name in effects:
+        if name not in EFFECTS:
+            nearest = difflib.get_close_matches(name, EFFECTS, n=1)
+            hint = f"Did you mean {nearest[0]!r}?" if nearest else "Choose one of them."
+            raise ConfigError(f"--effects: expected one of {', '.join(EFFECTS)}, found {name!r}. {hint}")
+    for size in sizes:
+        if not re.fullmatch(r"[1-9]\d*x[1-9]\d*", size):
+            raise ConfigError(f"--size: expected height and width like 256x341, found {size!r}. Give them so.")
+    if not sizes:
+        return [row for row in ALL_ROWS if not effects or row[0] in effects]
+    sizes_hw = [tuple(map(int, size.split("x"))) for size in sizes]
+    return [(name, (height, width)) for height, width in sizes_hw for name in effects or EFFECTS]
+
+
 def benchmark_rooms(
-    device: str, *, seed: int = 0, num_rooms: int = 7, progress: Progress = SILENT
-) -> list[RenderingSpeed] | list[CreationSpeed]:
-    """On a GPU: the renderer at two sizes, with all effects, with none, and without each one. On a CPU: SevenRooms."""
+    device: str,
+    *,
+    seed: int = 0,
+    num_rooms: int = 7,
+    rows: Sequence[tuple[str, tuple[int, int]]] = ALL_ROWS,
+    keep: Callable[[Sequence[RenderingSpeed | CreationSpeed]], None] = lambda rows: None,
+    progress: Progress = SILENT,
+) -> list[RenderingSpeed | CreationSpeed]:
+    """On a GPU the renderer, with and without its effects; on a CPU SevenRooms. `keep` is told the rows so far."""
+    measured: list[RenderingSpeed | CreationSpeed] = []
     if device == "cpu":
-        return [creation_speed(num_rooms, num_cores(), seed, progress)]
+        measured.append(creation_speed(num_rooms, num_cores(), seed, progress))
+        keep(measured)
+        return measured
     atlas = make_atlas(seed).to(device)
-    variants = {"all": Effects(), "none": Effects.none()}
-    variants |= {f"all but {field.name}": replace(Effects(), **{field.name: False}) for field in fields(Effects)}
-    # One pass over the image does both, so leaving out one of them saves nearly nothing.
-    variants["all but motion_blur and defocus"] = replace(Effects(), motion_blur=False, defocus=False)
-    runs = [(name, 192, 256) for name in variants] + [("all", 256, 341), ("none", 256, 341)]
-    rows = []
-    with progress.task("rendering", total=len(runs)) as advance:
-        for name, height, width in runs:
-            rows.append(
-                rendering_speed(
-                    torch.device(device),
-                    atlas,
-                    variants[name],
-                    name,
-                    height=height,
-                    width=width,
-                    count=IMAGES_PER_BATCH,
+    with progress.task("rendering", total=len(rows)) as advance:
+        for (height, width), of_size in itertools.groupby(rows, key=lambda row: row[1]):
+            rooms, views = spread_views(LayoutConfig(), atlas, height, width, IMAGES_PER_BATCH)
+            for name, _ in of_size:
+                measured.append(
+                    rendering_speed(torch.device(device), atlas, name, rooms, views, height=height, width=width)
                 )
-            )
-            advance(1)
-    return rows
+                keep(measured)
+                advance(1)
+    return measured
 
 
 def benchmark_table(rows: Sequence[Mapping[str, object]]) -> str:
@@ -159,9 +186,8 @@ def benchmark_table(rows: Sequence[Mapping[str, object]]) -> str:
         (row["height"], row["width"]): row["images_per_second"] for row in rows if row["effects"] == "all"
     }
     for row in rows:
-        speed, with_all = row["images_per_second"], speed_with_all[row["height"], row["width"]]
+        speed, with_all = row["images_per_second"], speed_with_all.get((row["height"], row["width"]))
         assert isinstance(speed, float)
-        assert isinstance(with_all, float)
-        saved = "" if row["effects"] == "all" else f"{1 - with_all / speed:.1%}"
+        saved = f"{1 - with_all / speed:.1%}" if isinstance(with_all, float) and row["effects"] != "all" else ""
         lines.append(f"| {row['effects']} | {row['height']}x{row['width']} | {speed:,.0f} | {saved} |")
     return "\n".join(lines)
