@@ -142,6 +142,18 @@ def test_rows_that_were_removed_answer_no_more_and_the_others_keep_their_numbers
 
 
 @pytest.mark.usefixtures("early_graph")
+def test_rows_that_are_hidden_answer_nobody_who_asks_this_object(tmp_path: Path):
+    descriptors = clustered(330)
+    index = StoredIndex.create(tmp_path, [descriptors[:300]])
+    index.add([descriptors[300:]])
+    index.hide([*range(0, 300, 4), 305])
+    left = torch.tensor(sorted(set(range(330)) - {*range(0, 300, 4), 305}))
+    assert len(index) == len(left)
+    assert_same_neighbours(index, left, descriptors)
+    assert_same_neighbours(StoredIndex(tmp_path), torch.arange(330), descriptors)
+
+
+@pytest.mark.usefixtures("early_graph")
 def test_a_querys_own_row_can_be_left_out(tmp_path: Path):
     descriptors = clustered(330)
     index = StoredIndex.create(tmp_path, [descriptors[:300]])

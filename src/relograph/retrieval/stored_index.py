@@ -27,12 +27,12 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Int64, Shaped, UInt32
+from jaxtyping import Float, Float32, Int, Int64, Shaped, UInt32
 from torch import Tensor
 
 from relograph.errors import ConfigError, DatasetError
 from relograph.progress import SILENT, Progress
-from relograph.retrieval.index import ExactIndex, Neighbours, best_rows, unit_rows
+from relograph.retrieval.index import ExactIndex, Neighbours, unit_rows
 from relograph.retrieval.mapped_graph import (
     GraphShape,
     has_faiss,
@@ -86,6 +86,10 @@ class _Contents:
     graph: _Graph | None = None
 
 
+_Found = tuple[Int64[np.ndarray, "Q C"], Float32[np.ndarray, "Q C"]]
+"""Rows and their similarity to each query; -1 and -inf where there are no more."""
+
+
 class StoredIndex:
     """The index in a folder: `ExactIndex` for maps of any size, without its labels of scenes and sequences.
 
@@ -107,6 +111,7 @@ class StoredIndex:
         """Opens the index in `folder`. Its files are mapped into memory, and read as far as they are asked for."""
         self._folder = folder
         self._warn = warn
+        self._hidden: set[int] = set()
         self._open()
 
     @staticmethod
@@ -142,7 +147,7 @@ class StoredIndex:
 
     def __len__(self) -> int:
         """Rows that answer: those that were removed do not."""
-        return self._contents.num_rows - len(self._contents.removed)
+        return self._num_there
 
     @property
     def num_rows(self) -> int:
@@ -171,23 +176,26 @@ class StoredIndex:
 
         `exclude_rows` is one row for each query that does not answer, its own; -1 for none.
         """
-        queries = unit_rows(queries.cpu()).float()
-        if not len(self):
-            return Neighbours(torch.full((len(queries), k), -torch.inf), torch.full((len(queries), k), -1))
         if queries.shape[1] != self._contents.dim:
             raise ConfigError(
                 f"{self._folder}: expected descriptors of {self._contents.dim} numbers, found {queries.shape[1]}. "
                 "Use the weights that the index was made with."
             )
+        # In numpy from here on: what torch takes to begin a step is more than these steps take.
+        query = _unit(queries.detach().cpu().float().numpy())
         num_wanted = k if exclude_rows is None else k + 1
-        parts = [self._search_waiting(queries, num_wanted)] if len(self._waiting_rows) else []
+        parts = [(np.full((len(query), k), -1), np.full((len(query), k), -np.inf, np.float32))]
+        if len(self._waiting_rows):
+            parts.append(self._search_waiting(query, num_wanted))
         if self._graph is not None:
-            parts.append(self._search_graph(queries, num_wanted))
-        row = torch.cat([part.row for part in parts], dim=1)
-        similarity = torch.cat([part.similarity for part in parts], dim=1)
+            parts.append(self._search_graph(query, num_wanted))
+        row, similarity = (np.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True))
         if exclude_rows is not None:
-            similarity = similarity.masked_fill(row == exclude_rows.cpu()[:, None], -torch.inf)
-        return _best(row, similarity, k)
+            similarity[row == exclude_rows.cpu().numpy()[:, None]] = -np.inf
+        order = np.lexsort((row, -similarity))[:, :k]
+        row, similarity = np.take_along_axis(row, order, axis=1), np.take_along_axis(similarity, order, axis=1)
+        row[np.isneginf(similarity)] = -1
+        return Neighbours(torch.from_numpy(similarity), torch.from_numpy(row))
 
     def add(
         self,
@@ -232,6 +240,11 @@ class StoredIndex:
             )
         removed = tuple(sorted({*self._contents.removed, *rows}))
         self._commit(replace(self._contents, removed=removed, revision=_newer(self._contents, revision)))
+
+    def hide(self, rows: Sequence[int]) -> None:
+        """Makes rows answer no more to those who ask this object; the files stay as they are."""
+        self._hidden |= set(rows)
+        self._prepare()
 
     def rows(self) -> Int[Tensor, "F"]:
         """The numbers of all rows that answer."""
@@ -300,6 +313,11 @@ class StoredIndex:
         self._stored: Shaped[np.ndarray, "F"] = np.empty(0, record)
         if contents.num_rows:
             self._stored = np.memmap(path, record, mode="r", shape=(contents.num_rows,))
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """For the next search, which may have other rows to leave out or to compare."""
+        self._num_there = int(self._is_there(0).sum())
         self._waiting_rows = self.num_graph_rows + self._is_there(self.num_graph_rows).nonzero().squeeze(1)
         self._waiting: ExactIndex | None = None  # made by the first query: who only adds need not read it all
         self._parameters = None if self._graph is None else self._search_parameters()
@@ -334,24 +352,25 @@ class StoredIndex:
         selector = faiss.IDSelectorBitmap(np.packbits(is_there.numpy(), bitorder="little"))
         return faiss.SearchParametersHNSW(efSearch=SEARCH_WIDTH, sel=selector)
 
-    def _search_graph(self, queries: Float[Tensor, "Q D"], k: int) -> Neighbours:
+    def _search_graph(self, query: Float32[np.ndarray, "Q D"], k: int) -> _Found:
         num_candidates = min(max(CANDIDATES_PER_NEIGHBOUR * k, SEARCH_WIDTH // 4), self.num_graph_rows)
-        _, rows = self._graph.search(queries.numpy(), num_candidates, params=self._parameters)
-        row = torch.from_numpy(rows)
-        candidates = self.descriptors(row.clamp_min(0).flatten()).unflatten(0, tuple(row.shape))
-        similarity = (unit_rows(candidates.flatten(0, 1)).view_as(candidates) @ queries[..., None]).squeeze(2)
-        return _best(row, similarity.masked_fill(row < 0, -torch.inf), k)
+        _, row = self._graph.search(query, num_candidates, params=self._parameters)
+        candidates = _unit(self._stored["descriptor"][row.clip(min=0)].astype(np.float32))  # [Q, C, D]
+        similarity = (candidates @ query[..., None])[..., 0]
+        similarity[row < 0] = -np.inf
+        return row, similarity
 
-    def _search_waiting(self, queries: Float[Tensor, "Q D"], k: int) -> Neighbours:
+    def _search_waiting(self, query: Float32[np.ndarray, "Q D"], k: int) -> _Found:
         if self._waiting is None:
             self._waiting = ExactIndex(self.descriptors(self._waiting_rows))
-        found = self._waiting.search(queries, k)
-        return Neighbours(found.similarity, torch.where(found.row < 0, -1, self._waiting_rows[found.row.clamp_min(0)]))
+        found = self._waiting.search(torch.from_numpy(query), k)
+        row = torch.where(found.row < 0, -1, self._waiting_rows[found.row.clamp_min(0)])
+        return row.numpy(), found.similarity.numpy()
 
     def _is_there(self, first: int) -> Tensor:
         """Whether each row from number `first` on was not removed."""
         is_there = torch.ones(self.num_rows, dtype=torch.bool)
-        is_there[list(self._contents.removed)] = False
+        is_there[[*self._contents.removed, *self._hidden]] = False
         return is_there[first:]
 
     @property
@@ -396,12 +415,11 @@ class StoredIndex:
         self._open()
 
 
-def _best(row: Int[Tensor, "Q C"], similarity: Float[Tensor, "Q C"], k: int) -> Neighbours:
-    """The `k` most similar of some rows; equals go by row number."""
-    order = row.argsort(dim=1)
-    row, similarity = row.gather(1, order), similarity.gather(1, order)
-    best, place = best_rows(similarity, k)
-    return Neighbours(best, torch.where(place < 0, -1, row.gather(1, place.clamp_min(0))))
+def _unit(descriptors: Float32[np.ndarray, "*F D"]) -> Float32[np.ndarray, "*F D"]:
+    """Of length 1."""
+    length = np.sqrt(np.einsum("...d,...d->...", descriptors, descriptors))
+    unit: Float32[np.ndarray, "*F D"] = descriptors / np.maximum(length, 1e-12)[..., None]
+    return unit
 
 
 # Files
