@@ -29,7 +29,7 @@ def generated_features(seeds: Sequence[str]) -> tuple[ImageFeatures, torch.Tenso
         generator = torch.Generator().manual_seed(int(seed[:15], 16))
         maps = [torch.randn(1, c, h, w, generator=generator) for c, h, w in ((8, 2, 3), (6, 4, 6), (4, 12, 16))]
         features.append(maps)
-        descriptors.append(torch.nn.functional.normalize(torch.randn(1, 16, generator=generator)))
+        descriptors.append(torch.nn.functional.normalize(torch.randn(1, 16, generator=generator)).half())
     return ImageFeatures(*(torch.cat(parts) for parts in zip(*features, strict=True))), torch.cat(descriptors)
 
 
@@ -69,8 +69,8 @@ def photos(count: int, *, first: int = 0, prefix: str = "walk/") -> list[PhotoIn
     ]
 
 
-def made_map(folder: Path, count: int = 10, **options: object) -> Map:
-    return Map.create(folder, photos(count), network=no_network(), **options)
+def made_map(where: Path | str, count: int = 10, **options: object) -> Map:
+    return Map.create(where, photos(count), network=no_network(), **options)
 
 
 def contents(some: Map) -> dict[str, tuple[object, ...]]:

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Make a map of posed photos, in which others are localized.", no_args_is_help=True)
 
-MapArgument = Annotated[Path, typer.Argument(metavar="MAP", help="Folder of the map.")]
+MapArgument = Annotated[str, typer.Argument(metavar="MAP", help="Folder of the map, or postgresql://HOST/DATABASE.")]
 SceneArgument = Annotated[Path, typer.Argument(metavar="SCENE", help="Folder of posed photos, in any known format.")]
-NewMapArgument = Annotated[Path, typer.Argument(metavar="NEW", help="Folder of the new map.")]
+NewMapArgument = Annotated[
+    str, typer.Argument(metavar="NEW", help="Folder of the new map, or postgresql://HOST/DATABASE.")
+]
 WeightsOption = Annotated[
     Path | None,
     typer.Option("--weights", metavar="DIR", help="Weights to compute features with.", show_default="the shipped ones"),
@@ -84,7 +86,7 @@ def create_command(
     made = Map.create(path, network=_network(weights, device), precision=precision.value, levels=levels)
     added = made.add(frames, skip_bad_frames=skip_bad_frames, progress=TerminalProgress())
     _tell_left_out(added.left_out)
-    typer.echo(printable(f"{path}: {counted(len(made), 'photo')}."))
+    typer.echo(printable(f"{made.store.where}: {counted(len(made), 'photo')}."))
 
 
 @app.command("add")
@@ -109,7 +111,8 @@ def add_command(
     )
     _tell_left_out(added.left_out)
     there = f", {added.num_there:,} were there" if added.num_there else ""
-    typer.echo(printable(f"{path}: {counted(added.num_added, 'photo')} added{there}; {len(some):,} in all."))
+    told = f"{counted(added.num_added, 'photo')} added{there}; {len(some):,} in all"
+    typer.echo(printable(f"{some.store.where}: {told}."))
 
 
 @app.command("remove")
@@ -124,7 +127,7 @@ def remove_command(
     some = Map.open(path)
     chosen = _chosen(some, names or [], sequence or [])
     some.remove(chosen)
-    typer.echo(printable(f"{path}: {counted(len(chosen), 'photo')} removed; {len(some):,} left."))
+    typer.echo(printable(f"{some.store.where}: {counted(len(chosen), 'photo')} removed; {len(some):,} left."))
 
 
 @app.command("info")
@@ -140,7 +143,7 @@ def info_command(
     from relograph.maps.inspection import draw_coverage, map_info
 
     some = Map.open(path)
-    for line in (frame.name for frame in some) if names else _describe(str(path), map_info(some)):
+    for line in (frame.name for frame in some) if names else _describe(some.store.where, map_info(some)):
         typer.echo(printable(line))
     if picture is not None:
         draw_coverage(some, picture)
@@ -152,7 +155,8 @@ def verify_command(path: MapArgument) -> None:
     from relograph.maps import Map
     from relograph.progress import TerminalProgress
 
-    report = Map.open(path).verify(TerminalProgress())
+    some = Map.open(path)
+    report = some.verify(TerminalProgress())
     for damage in report.damages:
         named = ", ".join(damage.frames[:_NAMED_FRAMES])
         more = f" and {len(damage.frames) - _NAMED_FRAMES:,} more" if len(damage.frames) > _NAMED_FRAMES else ""
@@ -162,17 +166,17 @@ def verify_command(path: MapArgument) -> None:
         typer.echo(printable(f"{file}: no photo leads to it; the next change removes it"))
     if not report.is_whole:
         raise DatasetError(
-            f"{path}: expected a whole map, found {counted(len(report.damages), 'damaged place')}, which "
+            f"{some.store.where}: expected a whole map, found {counted(len(report.damages), 'damaged place')}, which "
             f"{counted(len(report.affected_frames), 'photo')} are known to lie in. Restore the files from a copy, or "
             "remove the photos and add them again."
         )
-    typer.echo(printable(f"{path}: {counted(report.num_frames, 'photo')}, nothing wrong."))
+    typer.echo(printable(f"{some.store.where}: {counted(report.num_frames, 'photo')}, nothing wrong."))
 
 
 @app.command("merge")
 def merge_command(
     path: MapArgument,
-    other: Annotated[Path, typer.Argument(metavar="OTHER", help="Map whose photos are taken in; it stays.")],
+    other: Annotated[str, typer.Argument(metavar="OTHER", help="Map whose photos are taken in; it stays.")],
     transform: Annotated[
         Path | None,
         typer.Option(
@@ -209,7 +213,7 @@ def merge_command(
             f"{100 * np.median(joint.residual[joint.inlier]):.1f} cm in the median; scale {T_here_there.scale:.4f}."
         )
     here.merge(there, T_here_there, prefix=prefix, progress=TerminalProgress())
-    typer.echo(printable(f"{path}: {counted(len(there), 'photo')} taken in; {len(here):,} in all."))
+    typer.echo(printable(f"{here.store.where}: {counted(len(there), 'photo')} taken in; {len(here):,} in all."))
 
 
 @app.command("split")
@@ -229,18 +233,17 @@ def split_command(
     part = some.split(new, chosen, progress=TerminalProgress())
     if move:
         some.remove(chosen)
-    typer.echo(printable(f"{new}: {counted(len(part), 'photo')}; {path}: {len(some):,}."))
+    typer.echo(printable(f"{part.store.where}: {counted(len(part), 'photo')}; {some.store.where}: {len(some):,}."))
 
 
 @app.command("copy")
 def copy_command(path: MapArgument, new: NewMapArgument) -> None:
-    """Copy a map while others may be changing it, without the room of photos that are gone."""
+    """Copy a map with its history, also from a folder to PostgreSQL and back, while others may be changing it."""
     from relograph.maps import Map
     from relograph.progress import TerminalProgress
 
-    some = Map.open(path)
-    made = some.split(new, [frame.name for frame in some], progress=TerminalProgress())
-    typer.echo(printable(f"{new}: {counted(len(made), 'photo')}."))
+    made = Map.open(path).copy(new, progress=TerminalProgress())
+    typer.echo(printable(f"{made.store.where}: {counted(len(made), 'photo')}."))
 
 
 @app.command("compact")
@@ -281,7 +284,8 @@ def compact_command(
     before = sum(some.store.num_bytes().values())
     gone = some.compact(photos, progress=TerminalProgress())
     after = sum(some.store.num_bytes().values())
-    typer.echo(printable(f"{path}: {counted(len(some), 'photo')}; {_size(before)} before, {_size(after)} now."))
+    told = f"{counted(len(some), 'photo')}; {_size(before)} before, {_size(after)} now"
+    typer.echo(printable(f"{some.store.where}: {told}."))
     if len(gone.distance_m):
         typer.echo(
             f"A photo that went is {np.median(gone.distance_m):.2f} m and {np.median(gone.angle_deg):.1f} degrees from "
@@ -371,13 +375,13 @@ def _tell_left_out(left_out: tuple[str, ...]) -> None:
         typer.echo(printable(f"warning: Left out: {reason}"), err=True)
 
 
-def _describe(path: str, info: "MapInfo") -> list[str]:
+def _describe(where: str, info: "MapInfo") -> list[str]:
     axes = zip("xyz", info.extent_min_m, info.extent_max_m, strict=True)
     extent = ", ".join(f"{axis} {low:.2f} to {high:.2f} m" for axis, low, high in axes)
     parts = ", ".join(f"{part} {_size(size)}" for part, size in info.num_bytes.items())
     per_photo = sum(info.num_bytes.values()) / max(info.num_frames, 1)
     lines = [
-        path,
+        where,
         f"  photos      {info.num_frames:,}; {counted(info.num_cameras, 'camera')}",
         f"  extent      {extent}",
         f"  redundancy  {info.redundancy:.0%} of the photos have another within 10 cm and 5 degrees",

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from relograph.errors import CheckpointError
-from relograph.maps.records import MapFrame, MapSettings, frame_poses, with_poses
+from relograph.maps.records import MapFrame, MapSettings, frame_poses, frames_by_shard, with_poses
 from relograph.maps.shards import PHOTOS_PER_SHARD, Shard
 from relograph.maps.similarity import Similarity
 from relograph.maps.store import Change, MapStore
@@ -31,9 +31,7 @@ def packed(source: MapStore, frames: Sequence[MapFrame], change: Change, advance
     A shard all of whose rows are wanted stays as it is; rows of others are gathered into new ones. One shard and the
     one that is being filled are in memory at a time.
     """
-    frames_by_shard: dict[tuple[str, tuple[int, int]], list[MapFrame]] = {}
-    for frame in frames:
-        frames_by_shard.setdefault((frame.shard, frame.size_hw), []).append(frame)
+    shards = source.shards(frames)
     new: dict[str, MapFrame] = {}
     waiting: dict[tuple[int, int], list[tuple[Shard, list[list[MapFrame]]]]] = {}
 
@@ -43,8 +41,8 @@ def packed(source: MapStore, frames: Sequence[MapFrame], change: Change, advance
         for row, same_row in enumerate(same_row for _, frames_by_row in some for same_row in frames_by_row):
             new.update({frame.name: replace(frame, shard=sha256, shard_row=row) for frame in same_row})
 
-    for (sha256, size_hw), its_frames in frames_by_shard.items():
-        shard = source.shard(sha256, size_hw)
+    for (sha256, size_hw), its_frames in frames_by_shard(frames).items():
+        shard = shards[sha256]
         by_row: dict[int, list[MapFrame]] = {}  # two frames may share a row: the same photo under two names
         for frame in its_frames:
             by_row.setdefault(frame.shard_row, []).append(frame)

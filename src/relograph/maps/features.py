@@ -11,7 +11,7 @@ from torch import Tensor
 from relograph.errors import DatasetError
 from relograph.localization.map_features import NUM_LEVELS, MapFeatures, StoredFeatures, complete_levels
 from relograph.maps.records import MapFrame, MapSettings, frame_poses
-from relograph.maps.shards import Shard
+from relograph.maps.shards import AnyShard
 from relograph.models.folding import fold_match_gnn
 from relograph.models.match_gnn import ImageFeatures, MatchGNN
 from relograph.scenes.images import decode_image
@@ -19,12 +19,12 @@ from relograph.scenes.images import decode_image
 
 @dataclass(frozen=True)
 class ShardedFeatures(MapFeatures):
-    """Features of a map at one moment. Its descriptors are in memory, the rest is read from mapped files.
+    """Features of a map at one moment. Its descriptors are in memory, the rest is read from the map.
 
     Where the map does not keep all levels, `model` computes them again from the small photos that it keeps.
     """
 
-    shards: tuple[Shard, ...]
+    shards: tuple[AnyShard, ...]
     shard_of: tuple[int, ...]
     """Of each photo; its row there is its `place`."""
     model: MatchGNN | None = None
@@ -33,7 +33,7 @@ class ShardedFeatures(MapFeatures):
     def read(
         frames: Sequence[MapFrame],
         settings: MapSettings,
-        shard_by_sha256: Mapping[str, Shard],
+        shard_by_sha256: Mapping[str, AnyShard],
         model: MatchGNN | None = None,
     ) -> "ShardedFeatures":
         """Features of those frames; their order is that of the rows."""
@@ -81,12 +81,11 @@ class ShardedFeatures(MapFeatures):
 
     @property
     def bytes_per_photo(self) -> float:
-        tensors = [tensor for shard in self.shards for tensor in shard.tensors.values()]
         num_rows = sum(len(shard) for shard in self.shards)
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors) / max(num_rows, 1)
+        return sum(shard.num_bytes for shard in self.shards) / max(num_rows, 1)
 
 
-def _descriptors(shards: tuple[Shard, ...], shard_of: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+def _descriptors(shards: tuple[AnyShard, ...], shard_of: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
     """Of all photos in their order, [F, D]."""
     if not shards:
         return torch.zeros(0, 0)

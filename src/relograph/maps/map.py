@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 import relograph
-from relograph.errors import CheckpointError, ConfigError, DatasetError, GeometryError
+from relograph.errors import CheckpointError, DatasetError, GeometryError
 from relograph.localization.map_features import Precision
 from relograph.localization.photos import PosedPhoto
 from relograph.maps.building import (
@@ -26,6 +26,7 @@ from relograph.maps.building import (
 )
 from relograph.maps.copying import moved, packed, require_same_features
 from relograph.maps.features import ShardedFeatures
+from relograph.maps.places import PostgresAddress, create_store, open_store
 from relograph.maps.records import (
     LEVELS,
     ChangeRecord,
@@ -38,9 +39,8 @@ from relograph.maps.records import (
     frame_poses,
     line_of_camera,
 )
-from relograph.maps.shards import PHOTOS_PER_SHARD, MissingShardError, Shard
+from relograph.maps.shards import PHOTOS_PER_SHARD, AnyShard, MissingShardError
 from relograph.maps.similarity import Similarity
-from relograph.maps.sqlite_store import SqliteStore
 from relograph.maps.store import Change, MapStore
 from relograph.maps.thinning import Nearest, choose_spread_out, nearest_of
 from relograph.models.folding import fold_match_gnn
@@ -75,7 +75,7 @@ class Map:
 
     @staticmethod
     def create(
-        where: Path | str,
+        where: Path | str | PostgresAddress,
         scene: Scene | Iterable[PosedPhoto] = (),
         *,
         network: LoadedMatchGNN | None = None,
@@ -95,14 +95,14 @@ class Map:
             levels=tuple(levels),
             scale_is_known=_scale_is_known(scene),
         )
-        made = Map(SqliteStore.create(_folder(where), settings, _about(scene)), network)
+        made = Map(create_store(where, settings, "create", _about(scene)), network)
         made.add(scene, skip_bad_frames=skip_bad_frames, progress=progress)
         return made
 
     @staticmethod
-    def open(where: Path | str, *, network: LoadedMatchGNN | None = None) -> "Map":
+    def open(where: Path | str | PostgresAddress, *, network: LoadedMatchGNN | None = None) -> "Map":
         """The map that is there. A network is needed to add photos, and where the map does not keep all features."""
-        opened = Map(SqliteStore.open(_folder(where)), network)
+        opened = Map(open_store(where), network)
         if network is not None:
             _require(opened.store.settings(), network)
         return opened
@@ -166,14 +166,13 @@ class Map:
             self._network, self._features = network, None  # which may have to be computed again by it
         return self._network
 
-    def shards(self, frames: Iterable[MapFrame]) -> dict[str, Shard]:
+    def shards(self, frames: Iterable[MapFrame]) -> dict[str, AnyShard]:
         """The shards of those frames by their SHA-256."""
-        size_by_shard = {frame.shard: frame.size_hw for frame in frames}
-        return {sha256: self.store.shard(sha256, size_hw) for sha256, size_hw in size_by_shard.items()}
+        return self.store.shards(frames)
 
     def jpeg(self, frame: MapFrame) -> bytes:
         """The photo as the network saw it."""
-        return self.store.shard(frame.shard, frame.size_hw).jpeg(frame.shard_row)
+        return self.shards([frame])[frame.shard].jpeg(frame.shard_row)
 
     def changes(self) -> list[ChangeRecord]:
         """What was done to the map, oldest first."""
@@ -266,7 +265,14 @@ class Map:
         scale_is_known = other.settings.scale_is_known or is_scaled
         self._take(other.store, frames, names, "merge", about, progress, scale_is_known=scale_is_known)
 
-    def split(self, where: Path | str, names: Sequence[str], *, progress: Progress = SILENT) -> "Map":
+    def copy(self, where: Path | str | PostgresAddress, *, progress: Progress = SILENT) -> "Map":
+        """The same map with its history in another place, without the room of photos that are gone."""
+        history = [change for change in self.changes() if change.number <= self.snapshot.revision]
+        return self._new(where, self.frames, "copy", progress, history)
+
+    def split(
+        self, where: Path | str | PostgresAddress, names: Sequence[str], *, progress: Progress = SILENT
+    ) -> "Map":
         """A new map of some of the photos; this one keeps them."""
         wanted = set(names)
         frames = [frame for frame in self.frames if frame.name in wanted]
@@ -274,10 +280,25 @@ class Map:
             raise DatasetError(
                 f"{self.store.where}: expected photos of the map, found none named {min(missing)!r}. See map.frames."
             )
+        return self._new(where, frames, "split", progress)
+
+    def _new(
+        self,
+        where: Path | str | PostgresAddress,
+        frames: Sequence[MapFrame],
+        kind: str,
+        progress: Progress,
+        history: Sequence[ChangeRecord] = (),
+    ) -> "Map":
+        """A map that holds frames of this one from its beginning on."""
+
+        def fill(change: Change) -> None:
+            change.continue_history(history)
+            with progress.task("copying photos", total=len(frames)) as advance:
+                change.insert(packed(self.store, frames, change, advance))
+
         about = _about(()) | {"from": self.store.where}
-        made = Map(SqliteStore.create(_folder(where), self.settings, about), self._network)
-        made._take(self.store, frames, [frame.name for frame in frames], "split", about, progress)
-        return made
+        return Map(create_store(where, self.settings, kind, about, fill), self._network)
 
     def compact(self, num_frames: int | None = None, *, progress: Progress = SILENT) -> Nearest:
         """Keeps `num_frames` photos that stand apart, and no room for any that are gone, in one change.
@@ -415,12 +436,6 @@ def _require(settings: MapSettings, network: LoadedMatchGNN) -> None:
             f"expected the weights that the map was made with ({settings.network_sha256[:12]}), found others "
             f"({network.sha256[:12]}). Give those weights, or make the map again."
         )
-
-
-def _folder(where: Path | str) -> Path:
-    if "://" in str(where):
-        raise ConfigError(f"expected the folder of a map, found the address {where}. Maps are kept in folders.")
-    return Path(where)
 
 
 def _scale_is_known(photos: object) -> bool:

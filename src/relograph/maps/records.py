@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, get_args
@@ -81,6 +81,14 @@ def with_poses(frames: Sequence[MapFrame], T_world_cam: Pose) -> list[MapFrame]:
     """The frames with other poses."""
     values = zip(frames, T_world_cam.quat_wxyz().tolist(), T_world_cam.t.tolist(), strict=True)
     return [replace(frame, quat_wxyz=tuple(quat), cam_center_world=tuple(centre)) for frame, quat, centre in values]
+
+
+def frames_by_shard(frames: Iterable[MapFrame]) -> dict[tuple[str, tuple[int, int]], list[MapFrame]]:
+    """Those of one shard together: its SHA-256 and the size of its photos, and the frames in their order."""
+    found: dict[tuple[str, tuple[int, int]], list[MapFrame]] = {}
+    for frame in frames:
+        found.setdefault((frame.shard, frame.size_hw), []).append(frame)
+    return found
 
 
 def line_of_camera(camera: AnyCamera) -> str:
@@ -195,6 +203,8 @@ class ChangeRecord:
     about: dict[str, object]
     num_frames: int
     """In the map after it."""
+    frames_xor: bytes
+    """Of what is said of these photos: by it a lost one is noticed."""
 
 
 @dataclass(frozen=True)

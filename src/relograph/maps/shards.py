@@ -1,7 +1,7 @@
 """Shards: the bulky data of some photos of one size, in safetensors, never changed once written."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -45,7 +45,7 @@ class Shard:
         if stored.steps is not None:
             steps = zip(LEVELS, stored.steps, strict=False)
             tensors |= {f"{level}.{STEP}": step for level, step in steps if level in levels}
-        return Shard(size_hw, tensors | {DESCRIPTOR: descriptors} | _joined(jpegs))
+        return Shard(size_hw, tensors | {DESCRIPTOR: descriptors} | joined(jpegs))
 
     def __len__(self) -> int:
         return len(self.tensors[DESCRIPTOR])
@@ -57,6 +57,10 @@ class Shard:
     @property
     def has_all_levels(self) -> bool:
         return all(level in self.tensors for level in LEVELS)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors.values())
 
     def stored(self, rows: Sequence[int]) -> StoredFeatures:
         """Features of some photos: the levels that are kept."""
@@ -72,7 +76,7 @@ class Shard:
     def take(self, rows: Sequence[int]) -> "Shard":
         """Some of the photos."""
         tensors = {name: tensor[list(rows)] for name, tensor in self.tensors.items() if name not in (JPEG, JPEG_END)}
-        return Shard(self.size_hw, tensors | _joined([self.jpeg(row) for row in rows]))
+        return Shard(self.size_hw, tensors | joined([self.jpeg(row) for row in rows]))
 
     @staticmethod
     def cat(shards: Sequence["Shard"]) -> "Shard":
@@ -80,7 +84,7 @@ class Shard:
         (size_hw,) = {shard.size_hw for shard in shards}
         names = [name for name in shards[0].tensors if name not in (JPEG, JPEG_END)]
         tensors = {name: torch.cat([shard.tensors[name] for shard in shards]) for name in names}
-        return Shard(size_hw, tensors | _joined([shard.jpeg(row) for shard in shards for row in range(len(shard))]))
+        return Shard(size_hw, tensors | joined([shard.jpeg(row) for shard in shards for row in range(len(shard))]))
 
     def row_sha256(self, row: int) -> str:
         """Of all that the shard holds of one photo."""
@@ -104,7 +108,7 @@ class Shard:
         try:
             return Shard(size_hw, tensors_from_bytes(data)).checked()
         except (SafetensorError, ValueError, KeyError) as error:
-            raise _damaged(where, error) from error
+            raise damaged(where, error) from error
 
     @staticmethod
     def from_file(path: Path, size_hw: tuple[int, int]) -> "Shard":
@@ -118,7 +122,7 @@ class Shard:
                 "`relograph map verify` to see which photos are lost."
             ) from None
         except (OSError, SafetensorError, ValueError, KeyError) as error:
-            raise _damaged(str(path), error) from error
+            raise damaged(str(path), error) from error
 
     def checked(self) -> "Shard":
         """Itself, if its tensors belong together."""
@@ -138,16 +142,53 @@ class Shard:
         return [int(end) for end in self.tensors[JPEG_END].tolist()]
 
 
+@dataclass(frozen=True)
+class RemoteShard:
+    """M photos of one size that are kept elsewhere: each is fetched when it is asked for."""
+
+    size_hw: tuple[int, int]
+    descriptors: Float[Tensor, "M D"]
+    has_all_levels: bool
+    num_bytes: int
+    fetch: Callable[[Sequence[int]], Shard]
+    """Some of the photos."""
+    fetch_jpeg: Callable[[int], bytes]
+
+    def __len__(self) -> int:
+        return len(self.descriptors)
+
+    def stored(self, rows: Sequence[int]) -> StoredFeatures:
+        """Features of some photos: the levels that are kept."""
+        return self.fetch(rows).stored(range(len(rows)))
+
+    def jpeg(self, row: int) -> bytes:
+        """The photo as the network saw it."""
+        return self.fetch_jpeg(row)
+
+    def take(self, rows: Sequence[int]) -> Shard:
+        """Some of the photos."""
+        return self.fetch(rows)
+
+    def encode(self) -> bytes:
+        """What the file would be, were there one."""
+        return self.fetch(range(len(self))).encode()
+
+
+AnyShard = Shard | RemoteShard
+
+
 class MissingShardError(DatasetError):
     """A shard that the map leads to is not there: it was lost, or the map has changed since it was read."""
 
 
-def _joined(jpegs: Sequence[bytes]) -> dict[str, Tensor]:
+def joined(jpegs: Sequence[bytes]) -> dict[str, Tensor]:
+    """JPEGs one after the other, and where each ends."""
     ends = torch.tensor([len(jpeg) for jpeg in jpegs], dtype=torch.int64).cumsum(0)
     return {JPEG: torch.frombuffer(bytearray(b"".join(jpegs)), dtype=torch.uint8), JPEG_END: ends}
 
 
-def _damaged(where: str, error: Exception) -> DatasetError:
+def damaged(where: str, error: Exception) -> DatasetError:
+    """What is raised where a shard is not what it should be."""
     return DatasetError(
         f"{where}: expected a shard of the map, found a damaged one: {error}. Restore it from a copy of the map, or "
         "run `relograph map verify` to see which photos are affected."

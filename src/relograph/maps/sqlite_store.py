@@ -1,48 +1,51 @@
 """A map as a directory: SQLite for what is small and changes, files for what is large and does not.
 
-All SQL is here. A connection lives as long as one reading or one change: nothing is shared by threads or kept over a
-fork, and the last to close it leaves no write-ahead log behind.
+A connection lives as long as one reading or one change: nothing is shared by threads or kept over a fork, and the last
+to close it leaves no write-ahead log behind.
 """
 
 import hashlib
-import json
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from relograph.errors import DatasetError
 from relograph.maps.durable_files import flush_folder, write_durably
-from relograph.maps.records import ChangeRecord, Damage, MapFrame, MapSettings, Snapshot, VerifyReport, digest, xor
-from relograph.maps.shards import MissingShardError, Shard
+from relograph.maps.records import (
+    ChangeRecord,
+    Damage,
+    MapFrame,
+    MapSettings,
+    Snapshot,
+    VerifyReport,
+    frames_by_shard,
+)
+from relograph.maps.shards import AnyShard, MissingShardError, Shard
+from relograph.maps.store import WAIT_S, Fill, fill_nothing
+from relograph.maps.tables import (
+    DamagedRowError,
+    Migration,
+    TableChange,
+    check_rows,
+    find_frames,
+    is_row_whole,
+    last_change,
+    migrate,
+    move_scale_into_settings,
+    read_changes,
+    read_settings,
+    read_snapshot,
+    shards_num_bytes,
+)
 from relograph.progress import SILENT, Progress
-from relograph.scenes.names import safe_name
 
 DATABASE, SHARDS = "map.sqlite", "shards"
 APPLICATION_ID = 0x52474D50
 """By which SQLite files of ours are known."""
-WAIT_S = 30.0
-"""How long a second writer waits for the first."""
-NAMES_AT_ONCE = 500
-"""In one question: SQLite allows a limited number of values."""
-
-
-def _move_scale_into_settings(db: sqlite3.Connection) -> None:
-    """Whether the scale is known stood with the photos that brought it, in the history, which copies do not share."""
-    abouts = [json.loads(about) for (about,) in db.execute("SELECT about FROM changes")]
-    is_known = all(about.get("scale_is_known", True) for about in abouts)
-    for old, sha256 in db.execute("SELECT value, sha256 FROM settings").fetchall():  # none in a map that is being made
-        _require_digest(old, sha256)
-        value = json.dumps(json.loads(old) | {"scale_is_known": is_known}, sort_keys=True)
-        db.execute("UPDATE settings SET value = ?, sha256 = ?", [value, digest(value)])
-
-
-MIGRATIONS: tuple[str | Callable[[sqlite3.Connection], None], ...] = (
+MIGRATIONS: tuple[Migration, ...] = (
     """
     CREATE TABLE settings (
         id INTEGER PRIMARY KEY CHECK (id = 1),
@@ -88,18 +91,11 @@ MIGRATIONS: tuple[str | Callable[[sqlite3.Connection], None], ...] = (
     );
     CREATE INDEX frames_by_shard ON frames (shard_id);
     """,
-    _move_scale_into_settings,
+    move_scale_into_settings,
 )
 """What brings a database from one schema version to the next, beginning with an empty one."""
 
-_SELECT_FRAMES = """
-    SELECT frames.name, qw, qx, qy, qz, x, y, z, photo_width, photo_height, cameras.line, sequence, timestamp_s,
-           photo_sha256, shards.sha256, shard_row, shards.height, shards.width, data_sha256, change_id, frames.sha256
-    FROM frames JOIN cameras ON cameras.id = camera_id JOIN shards ON shards.id = shard_id
-"""
 _SHARD_NAME = re.compile(r"[0-9a-f]{64}\.safetensors(\.partial-[0-9a-f]{8})?")
-_NOTHING = bytes(32)
-_Row = tuple[Any, ...]
 
 
 class SqliteStore:
@@ -127,9 +123,15 @@ class SqliteStore:
 
     @staticmethod
     def create(
-        folder: Path, settings: MapSettings, about: dict[str, object], *, wait_s: float = WAIT_S
+        folder: Path,
+        settings: MapSettings,
+        kind: str,
+        about: dict[str, object],
+        fill: Fill = fill_nothing,
+        *,
+        wait_s: float = WAIT_S,
     ) -> "SqliteStore":
-        """An empty map in a new folder, or in one where an earlier attempt was stopped before there was a map."""
+        """A map in a new folder, or in one where an earlier attempt was stopped before there was a map."""
         store = SqliteStore(folder, wait_s=wait_s)
         with _clear_errors(store.where):
             folder.mkdir(parents=True, exist_ok=True)
@@ -146,14 +148,13 @@ class SqliteStore:
         with store._writing() as db:
             if _schema_version(db, store.where, allow_empty=True):
                 raise DatasetError(
-                    f"{folder}: expected no map, found one of {_last_change(db)[1]:,} photos. "
+                    f"{folder}: expected no map, found one of {last_change(db)[1]:,} photos. "
                     "Add to it, or choose another place."
                 )
             _migrate(db, store.where)
-            change = _SqliteChange(db, folder / SHARDS, "create", about)
-            change.set_settings(settings)
-            change.finish()
-            db.execute("COMMIT")
+            with store._change(db, kind, about) as change:
+                change.set_settings(settings)
+                fill(change)
         return store
 
     @property
@@ -168,39 +169,35 @@ class SqliteStore:
 
     def snapshot(self) -> Snapshot:
         with self._reading() as db:
-            revision = _last_change(db)[0]
-            settings = _settings(db)
-            frames = tuple(_frame(row) for row in db.execute(f"{_SELECT_FRAMES} ORDER BY frames.id"))
-            return Snapshot(revision, settings, frames)
+            return read_snapshot(db)
 
     def settings(self) -> MapSettings:
         with self._reading() as db:
-            return _settings(db)
+            return read_settings(db)
 
     def revision(self) -> int:
         with self._reading() as db:
-            return _last_change(db)[0]
+            return last_change(db)[0]
 
     def num_frames(self) -> int:
         with self._reading() as db:
-            return _last_change(db)[1]
+            return last_change(db)[1]
 
     def find(self, names: Iterable[str]) -> dict[str, MapFrame]:
         with self._reading() as db:
-            rows = (row for some in _in_parts(list(names)) for row in _select_named(db, some))
-            return {row[0]: _frame(row) for row in rows}
+            return find_frames(db, names)
 
     def changes(self) -> list[ChangeRecord]:
         with self._reading() as db:
-            rows = db.execute("SELECT id, kind, at_utc, about, num_frames FROM changes ORDER BY id")
-            return [ChangeRecord(number, kind, at, json.loads(about), count) for number, kind, at, about, count in rows]
+            return read_changes(db)
 
-    def shard(self, sha256: str, size_hw: tuple[int, int]) -> Shard:
-        return Shard.from_file(self._shard_path(sha256), size_hw)
+    def shards(self, frames: Iterable[MapFrame]) -> dict[str, AnyShard]:
+        size_by_shard = {frame.shard: frame.size_hw for frame in frames}
+        return {sha256: self._shard(sha256, size_hw) for sha256, size_hw in size_by_shard.items()}
 
     def num_bytes(self) -> dict[str, int]:
         with self._reading() as db:
-            (shards,) = db.execute("SELECT coalesce(sum(num_bytes), 0) FROM shards").fetchone()
+            shards = shards_num_bytes(db)
         database = sum(path.stat().st_size for path in self.folder.glob(f"{DATABASE}*"))
         return {"shards": shards, "database": database}
 
@@ -212,20 +209,25 @@ class SqliteStore:
             _schema_version(db, self.where)
             if not self._is_swept:
                 self._sweep(db)
-            change = _SqliteChange(db, self.folder / SHARDS, kind, about)
-            try:
+            with self._change(db, kind, about) as change:
                 yield change
-                change.finish()
-                if change.wrote_shards:
-                    flush_folder(self.folder / SHARDS)  # their names are on the disk before the rows that lead to them
-                db.execute("COMMIT")
-            except BaseException:
-                change.undo_shards()
-                raise
         if change.dropped_shards:
             self._is_swept = False
             with suppress(DatasetError), self._writing(wait_s=0.0) as db:  # else the next writer does it
                 self._sweep(db)
+
+    @contextmanager
+    def _change(self, db: sqlite3.Connection, kind: str, about: dict[str, object]) -> Iterator["_SqliteChange"]:
+        change = _SqliteChange(db, self.folder / SHARDS, kind, about)
+        try:
+            yield change
+            change.finish()
+            if change.wrote_shards:
+                flush_folder(self.folder / SHARDS)  # their names are on the disk before the rows that lead to them
+            db.execute("COMMIT")
+        except BaseException:
+            change.undo_shards()
+            raise
 
     def _sweep(self, db: sqlite3.Connection) -> None:
         """Removes files that no frame leads to. Whoever holds the write lock knows that nobody is about to use them."""
@@ -237,6 +239,9 @@ class SqliteStore:
 
     def _shard_files(self) -> list[str]:
         return sorted(name for name in os.listdir(self.folder / SHARDS) if _SHARD_NAME.fullmatch(name))  # noqa: PTH208
+
+    def _shard(self, sha256: str, size_hw: tuple[int, int]) -> Shard:
+        return Shard.from_file(self._shard_path(sha256), size_hw)
 
     def _shard_path(self, sha256: str) -> Path:
         if not re.fullmatch("[0-9a-f]{64}", sha256):  # a damaged database must not lead out of the folder
@@ -265,18 +270,16 @@ class SqliteStore:
                     damages.append(Damage(DATABASE, f"SQLite's own check: {line}", ()))
             for table, *_ in db.execute("PRAGMA foreign_key_check"):
                 damages.append(Damage(DATABASE, f"a row of {table} leads nowhere", ()))
-            frames, found = _check_rows(db)
+            frames, found = check_rows(db, DATABASE)
             damages += found
         except (sqlite3.DatabaseError, ValueError, TypeError) as error:
             damages.append(Damage(DATABASE, f"it cannot be read: {error}", tuple(frame.name for frame in frames)))
-        frames_by_shard: dict[tuple[str, tuple[int, int]], list[MapFrame]] = {}
-        for frame in frames:
-            frames_by_shard.setdefault((frame.shard, frame.size_hw), []).append(frame)
+        by_shard = frames_by_shard(frames)
         with progress.task("verifying photos", total=len(frames)) as advance:
-            for (sha256, size_hw), its_frames in frames_by_shard.items():
+            for (sha256, size_hw), its_frames in by_shard.items():
                 damages += self._verify_shard(sha256, size_hw, its_frames)
                 advance(len(its_frames))
-        kept = {f"{sha256}.safetensors" for sha256, _ in frames_by_shard}
+        kept = {f"{sha256}.safetensors" for sha256, _ in by_shard}
         # Where the database is damaged nothing is known to be garbage.
         is_known = not any(damage.file == DATABASE for damage in damages)
         garbage = [f"{SHARDS}/{name}" for name in self._shard_files() if name not in kept] if is_known else []
@@ -290,8 +293,8 @@ class SqliteStore:
                 is_whole = hashlib.file_digest(opened, "sha256").hexdigest() == sha256
             if is_whole:
                 return
-            shard = self.shard(sha256, size_hw)
-            affected = tuple(frame.name for frame in frames if not _is_row_whole(shard, frame))
+            shard = self._shard(sha256, size_hw)
+            affected = tuple(frame.name for frame in frames if not is_row_whole(shard, frame.shard_row, frame))
         except FileNotFoundError:
             yield Damage(file, "it is missing", everyone)
         except (OSError, DatasetError) as error:
@@ -339,96 +342,22 @@ class SqliteStore:
         return db
 
 
-class _SqliteChange:
-    """A change in the making, within the write transaction of `db`."""
+class _SqliteChange(TableChange):
+    """A change in the making, whose shards are files."""
 
     def __init__(self, db: sqlite3.Connection, shards: Path, kind: str, about: dict[str, object]) -> None:
-        self._db = db
+        super().__init__(db, kind, about)
         self._shards = shards
-        self._kind, self._about = kind, about
-        last, self._num_frames, self._frames_xor = _last_change(db)
-        self.number = last + 1
         self._new_files: list[Path] = []
-        self._is_empty = True
-        self._may_drop_shards = False
-        self.dropped_shards = False
 
     @property
     def wrote_shards(self) -> bool:
         return bool(self._new_files)
 
-    def put_shard(self, shard: Shard) -> str:
-        data = shard.encode()
-        sha256 = hashlib.sha256(data).hexdigest()
-        known = self._db.execute("SELECT 1 FROM shards WHERE sha256 = ?", [sha256]).fetchone()
-        if known is None:
-            path = self._shards / f"{sha256}.safetensors"
-            write_durably(path, data)  # over what may lie there: it is no part of the map, and may be damaged
-            self._new_files.append(path)
-            values = (sha256, len(data), *shard.size_hw)
-            self._db.execute("INSERT INTO shards (sha256, num_bytes, height, width) VALUES (?, ?, ?, ?)", values)
-        return sha256
-
-    def insert(self, frames: Sequence[MapFrame]) -> None:
-        for frame in frames:
-            if safe_name(frame.name, where="the map") != frame.name:
-                raise DatasetError(f"expected the shortest form of a name, found {frame.name!r}. Use safe_name of it.")
-            frame = replace(frame, change=self.number)
-            try:
-                self._db.execute(
-                    "INSERT INTO frames (name, qw, qx, qy, qz, x, y, z, photo_width, photo_height, sequence,"
-                    " timestamp_s, photo_sha256, shard_row, data_sha256, camera_id, shard_id, change_id, sha256)"
-                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    (frame.name, *self._values(frame), self.number, _frame_sha256(frame)),
-                )
-            except sqlite3.IntegrityError as error:
-                if "frames.name" not in str(error):
-                    raise
-                raise DatasetError(
-                    f"expected every name once, found {frame.name!r} in the map already. Remove it first, or rename it."
-                ) from None
-            self._frames_xor = xor(self._frames_xor, _frame_sha256(frame))
-            self._num_frames += 1
-            self._is_empty = False
-
-    def update(self, frames: Sequence[MapFrame]) -> None:
-        old_sha256 = self._sha256_by_name([frame.name for frame in frames])
-        for frame in frames:
-            self._db.execute(
-                "UPDATE frames SET qw = ?, qx = ?, qy = ?, qz = ?, x = ?, y = ?, z = ?, photo_width = ?,"
-                " photo_height = ?, sequence = ?, timestamp_s = ?, photo_sha256 = ?, shard_row = ?, data_sha256 = ?,"
-                " camera_id = ?, shard_id = ?, sha256 = ? WHERE name = ?",
-                (*self._values(frame), _frame_sha256(frame), frame.name),
-            )
-            self._frames_xor = xor(xor(self._frames_xor, old_sha256[frame.name]), _frame_sha256(frame))
-            self._is_empty, self._may_drop_shards = False, True
-
-    def remove(self, names: Sequence[str]) -> None:
-        for sha256 in self._sha256_by_name(names).values():
-            self._frames_xor = xor(self._frames_xor, sha256)
-            self._num_frames -= 1
-            self._is_empty, self._may_drop_shards = False, True
-        self._db.executemany("DELETE FROM frames WHERE name = ?", [[name] for name in names])
-
-    def set_settings(self, settings: MapSettings) -> None:
-        value = settings.to_json()
-        self._db.execute("INSERT OR REPLACE INTO settings (id, value, sha256) VALUES (1, ?, ?)", [value, digest(value)])
-        self._is_empty = False
-
-    def finish(self) -> None:
-        """Writes down what was done; a change of nothing is none."""
-        if self._may_drop_shards or self._new_files:
-            unused = "FROM shards WHERE NOT EXISTS (SELECT 1 FROM frames WHERE shard_id = shards.id)"
-            self.dropped_shards = self._db.execute(f"DELETE {unused}").rowcount > 0
-        if self._is_empty:
-            return
-        about, at_utc = json.dumps(self._about, sort_keys=True), datetime.now(UTC).isoformat(timespec="seconds")
-        told = (self.number, self._kind, at_utc, about, self._num_frames)
-        self._db.execute(
-            "INSERT INTO changes (id, kind, at_utc, about, num_frames, frames_xor, sha256)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (*told, self._frames_xor, digest(*told, self._frames_xor.hex())),
-        )
+    def _keep(self, shard: AnyShard, data: bytes, sha256: str) -> None:
+        path = self._shards / f"{sha256}.safetensors"
+        write_durably(path, data)  # over what may lie there: it is no part of the map, and may be damaged
+        self._new_files.append(path)
 
     def undo_shards(self) -> None:
         """Removes the files of a change that is given up, while the write lock is held."""
@@ -436,141 +365,16 @@ class _SqliteChange:
             with suppress(OSError):
                 path.unlink(missing_ok=True)
 
-    def _values(self, frame: MapFrame) -> tuple[object, ...]:
-        self._db.execute("INSERT OR IGNORE INTO cameras (line) VALUES (?)", [frame.camera_line])
-        (camera_id,) = self._db.execute("SELECT id FROM cameras WHERE line = ?", [frame.camera_line]).fetchone()
-        shard_id = self._db.execute("SELECT id FROM shards WHERE sha256 = ?", [frame.shard]).fetchone()
-        assert shard_id is not None, "put_shard comes first"
-        return (
-            *frame.quat_wxyz,
-            *frame.cam_center_world,
-            frame.photo_width,
-            frame.photo_height,
-            frame.sequence,
-            frame.timestamp_s,
-            frame.photo_sha256,
-            frame.shard_row,
-            frame.data_sha256,
-            camera_id,
-            shard_id[0],
-        )
-
-    def _sha256_by_name(self, names: Sequence[str]) -> dict[str, bytes]:
-        found = {row[0]: row[-1] for some in _in_parts(names) for row in _select_named(self._db, some)}
-        missing = [name for name in names if name not in found]
-        if missing:
-            raise DatasetError(
-                f"expected photos of the map, found none named {missing[0]!r}"
-                f"{f' and {len(missing) - 1:,} others' if len(missing) > 1 else ''}. "
-                "Look them up with `relograph map info --names`."
-            )
-        return found
-
-
-# Rows
-
-
-def _frame(row: _Row) -> MapFrame:
-    name, qw, qx, qy, qz, x, y, z, photo_width, photo_height, *others = row
-    camera_line, sequence, timestamp_s, photo_sha256, shard, shard_row, height, width, data_sha256, change, _ = others
-    return MapFrame(
-        name,
-        (qw, qx, qy, qz),
-        (x, y, z),
-        photo_width,
-        photo_height,
-        camera_line,
-        sequence,
-        timestamp_s,
-        photo_sha256,
-        shard,
-        shard_row,
-        (height, width),
-        data_sha256,
-        change,
-    )
-
-
-def _frame_sha256(frame: MapFrame) -> bytes:
-    return digest(
-        frame.name,
-        *(value + 0.0 for value in (*frame.quat_wxyz, *frame.cam_center_world)),  # SQLite has no -0.0
-        frame.photo_width,
-        frame.photo_height,
-        frame.camera_line,
-        frame.sequence,
-        None if frame.timestamp_s is None else frame.timestamp_s + 0.0,
-        frame.photo_sha256,
-        frame.shard,
-        frame.shard_row,
-        frame.size_hw,
-        frame.data_sha256,
-        frame.change,
-    )
-
-
-def _settings(db: sqlite3.Connection) -> MapSettings:
-    value, sha256 = db.execute("SELECT value, sha256 FROM settings").fetchone()
-    _require_digest(value, sha256)
-    return MapSettings.from_json(value)
-
-
-def _require_digest(settings: str, sha256: bytes) -> None:
-    if digest(settings) != sha256:
-        raise sqlite3.DatabaseError("the map's settings are not those that were written")
-
-
-def _last_change(db: sqlite3.Connection) -> tuple[int, int, bytes]:
-    """Its number, how many frames there are after it, and the XOR of their hashes."""
-    row = db.execute("SELECT id, num_frames, frames_xor FROM changes ORDER BY id DESC LIMIT 1").fetchone()
-    return row or (0, 0, _NOTHING)
-
 
 def _readable_revision(db: sqlite3.Connection) -> int | None:
     try:
-        return _last_change(db)[0]
+        return last_change(db)[0]
     except sqlite3.DatabaseError:
         return None
 
 
-def _select_named(db: sqlite3.Connection, names: Sequence[str]) -> Iterator[_Row]:
-    marks = ", ".join("?" * len(names))
-    yield from db.execute(f"{_SELECT_FRAMES} WHERE frames.name IN ({marks})", names)
-
-
-def _in_parts(names: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (names[start : start + NAMES_AT_ONCE] for start in range(0, len(names), NAMES_AT_ONCE))
-
-
 def _kept_shard_files(db: sqlite3.Connection) -> set[str]:
     return {f"{sha256}.safetensors" for (sha256,) in db.execute("SELECT sha256 FROM shards")}
-
-
-def _check_rows(db: sqlite3.Connection) -> tuple[list[MapFrame], list[Damage]]:
-    """All frames, and what is wrong with rows of the database."""
-    damages, frames, frames_xor = [], [], _NOTHING
-    for row in db.execute(f"{_SELECT_FRAMES} ORDER BY frames.id"):
-        frame = _frame(row)
-        if _frame_sha256(frame) != row[-1]:
-            damages.append(Damage(DATABASE, f"the row of {frame.name!r} is not as it was written", (str(frame.name),)))
-        frames.append(frame)
-        frames_xor = xor(frames_xor, _frame_sha256(frame))
-    for *told, xor_then, sha256 in db.execute(
-        "SELECT id, kind, at_utc, about, num_frames, frames_xor, sha256 FROM changes"
-    ):
-        if digest(*told, bytes(xor_then).hex()) != sha256:
-            damages.append(Damage(DATABASE, f"the row of change {told[0]} is not as it was written", ()))
-    _, num_frames, expected_xor = _last_change(db)
-    if not damages and (len(frames), frames_xor) != (num_frames, expected_xor):
-        damages.append(
-            Damage(DATABASE, f"expected {num_frames:,} photos, found {len(frames):,}: some rows are lost", ())
-        )
-    _settings(db)  # raises where they are damaged
-    return frames, damages
-
-
-def _is_row_whole(shard: Shard, frame: MapFrame) -> bool:
-    return frame.shard_row < len(shard) and shard.row_sha256(frame.shard_row) == frame.data_sha256
 
 
 # The schema
@@ -597,12 +401,7 @@ def _schema_version(db: sqlite3.Connection, where: str, *, allow_empty: bool = F
 
 def _migrate(db: sqlite3.Connection, where: str) -> None:
     version = _schema_version(db, where, allow_empty=True)
-    for step in MIGRATIONS[version:]:
-        if callable(step):
-            step(db)
-        else:
-            for statement in step.split(";"):
-                db.execute(statement)
+    migrate(db, MIGRATIONS[version:])
     db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
 
@@ -615,7 +414,7 @@ def _clear_errors(where: str) -> Iterator[None]:
     """One line about what the disk or SQLite says; whatever was not committed is undone, and the map is as it was."""
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, DamagedRowError) as error:
         raise DatasetError(f"{where}: {_explain(error)}") from error
     except OSError as error:
         file = f" {error.filename}" if error.filename else ""
@@ -625,7 +424,7 @@ def _clear_errors(where: str) -> Iterator[None]:
         ) from error
 
 
-def _explain(error: sqlite3.Error) -> str:
+def _explain(error: sqlite3.Error | DamagedRowError) -> str:
     code = getattr(error, "sqlite_errorname", "")
     if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return "expected to change the map, found another process changing it. Try again when it is done."

@@ -1,19 +1,22 @@
 """Where a map is kept: the interface that every backend has."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
 from relograph.maps.records import ChangeRecord, MapFrame, MapSettings, Snapshot, VerifyReport
-from relograph.maps.shards import Shard
+from relograph.maps.shards import AnyShard
 from relograph.progress import SILENT, Progress
+
+WAIT_S = 30.0
+"""How long a second writer waits for the first."""
 
 
 @runtime_checkable  # the tests check every argument's type while they run
 class Change(Protocol):
     """A transaction that changes a map: all of it happens, or nothing."""
 
-    def put_shard(self, shard: Shard) -> str:
+    def put_shard(self, shard: AnyShard) -> str:
         """Keeps a shard and returns its SHA-256; without a frame that leads to it, it goes again."""
         ...
 
@@ -30,6 +33,18 @@ class Change(Protocol):
         ...
 
     def set_settings(self, settings: MapSettings) -> None: ...
+
+    def continue_history(self, changes: Sequence[ChangeRecord]) -> None:
+        """Makes a new map the continuation of another, whose changes these are: frames keep the numbers of theirs."""
+        ...
+
+
+Fill = Callable[[Change], None]
+"""What puts photos into a map while it is made: whoever sees the map sees them all."""
+
+
+def fill_nothing(change: Change) -> None:
+    """An empty map."""
 
 
 @runtime_checkable
@@ -61,8 +76,12 @@ class MapStore(Protocol):
         """What was done to the map, oldest first."""
         ...
 
-    def shard(self, sha256: str, size_hw: tuple[int, int]) -> Shard:
-        """A shard that stays readable, also when a later change removes it; `MissingShardError` where it is gone."""
+    def shards(self, frames: Iterable[MapFrame]) -> dict[str, AnyShard]:
+        """The shards of those frames by their SHA-256.
+
+        They stay readable as long as they are used, also when a later change removes them; `MissingShardError` where
+        one has gone already.
+        """
         ...
 
     def num_bytes(self) -> dict[str, int]:
