@@ -270,9 +270,7 @@ class Map:
         history = [change for change in self.changes() if change.number <= self.snapshot.revision]
         return self._new(where, self.frames, "copy", progress, history)
 
-    def split(
-        self, where: Path | str | PostgresAddress, names: Sequence[str], *, progress: Progress = SILENT
-    ) -> "Map":
+    def split(self, where: Path | str | PostgresAddress, names: Sequence[str], *, progress: Progress = SILENT) -> "Map":
         """A new map of some of the photos; this one keeps them."""
         wanted = set(names)
         frames = [frame for frame in self.frames if frame.name in wanted]
