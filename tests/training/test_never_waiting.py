@@ -1,18 +1,24 @@
 """A step of training never asks the device for a value: on a GPU that would wait for all that it still has to do.
 
-Torch's device `meta` has shapes and no values. Whatever looks at one raises there, and so does what mixes devices.
+Torch's device `meta` has shapes and no values. Whatever looks at one raises there, and so does what mixes devices. A
+copy from the host's pageable memory waits too; those are told by the function that asked for them.
 """
 
+import traceback
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from relograph.geometry import Pose
 from relograph.models.match_gnn import MatchGNN
 from relograph.rooms import RoomStream, textures
 from relograph.rooms.textures import TextureAtlas
+from relograph.rooms.world import sent
 from relograph.training.loop import RunningMean
 from relograph.training.match_training import shown_in_step
 from relograph.training.matching import MatchObjective
@@ -32,6 +38,34 @@ def few_textures() -> TextureAtlas:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(textures, "FAMILY_SIZES", dict.fromkeys(textures.FAMILY_SIZES, 1))
         return textures.make_atlas(0)
+
+
+class CopiesFromTheHost(TorchDispatchMode):
+    """Remembers which functions copied something to the device that lay in the host's memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copied_by: set[str] = set()
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        if function.overloadpacket in (torch.ops.aten._to_copy, torch.ops.aten.copy_):
+            source, target = (args[0], given.get("device")) if len(args) == 1 else (args[1], args[0].device)
+            if source.device.type == "cpu" and target == NOWHERE:
+                ours = [frame.name for frame in traceback.extract_stack() if "relograph" in frame.filename]
+                self.copied_by.add(ours[-1])
+        return function(*args, **given)
+
+
+def test_a_copy_from_the_host_is_seen() -> None:
+    with CopiesFromTheHost() as seen:
+        sent(torch.zeros(3), NOWHERE)
+    assert seen.copied_by == {"sent"}
+    with CopiesFromTheHost() as seen:
+        Pose.identity(2).to("meta")
+    assert seen.copied_by == {"to"}
 
 
 def test_what_looks_at_a_value_raises_there() -> None:
@@ -55,13 +89,17 @@ def test_a_step_looks_at_no_value(few_textures: TextureAtlas) -> None:
     objective = MatchObjective(MatchGNN(MATCHGNN_TINY.model)).to(NOWHERE)
     mean = RunningMean(objective, 0.9)
     optimizer = torch.optim.SGD(objective.parameters(), lr=1.0)
-    for step, batch in enumerate(islice(RoomStream(stream, device=NOWHERE, atlas=few_textures), 2)):
-        assert batch.images.is_meta
-        loss = objective(shown_in_step(MATCHGNN_TINY, batch, step))
-        loss.backward()
-        clip_gradients(objective, 1.0)
-        optimizer.step()
-        mean.take(step)
+    batches = iter(RoomStream(stream, device=NOWHERE, atlas=few_textures))
+    next(batches)  # its textures and first homes are sent once
+    with CopiesFromTheHost() as seen:
+        for step, batch in enumerate(islice(batches, 2)):
+            assert batch.images.is_meta
+            loss = objective(shown_in_step(MATCHGNN_TINY, batch, step))
+            loss.backward()
+            clip_gradients(objective, 1.0)
+            optimizer.step()
+            mean.take(step)
+    assert seen.copied_by == {"sent"}  # through locked memory, for which nobody waits
     assert loss.is_meta
     assert all(weight.is_meta for weight in objective.parameters())
 
