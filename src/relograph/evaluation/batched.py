@@ -20,6 +20,7 @@ from relograph.localization.localizer import CANDIDATES_PER_REFERENCE, Compared
 from relograph.localization.map_features import MapFeatures
 from relograph.localization.photos import WorkingSize
 from relograph.localization.spread import choose_spread_references
+from relograph.models.answering import answering_precision
 from relograph.models.folding import fold_match_gnn
 from relograph.models.match_gnn import ImageFeatures, MatchAnswers, Matches
 from relograph.models.shipped import LoadedMatchGNN
@@ -86,7 +87,8 @@ class BatchedNetwork:
         features, descriptors = [], []
         for some in _groups(images, PHOTOS_AT_ONCE * self._times):
             pixels = torch.stack([torch.from_numpy(size.pixels(image)) for image in some])
-            encoded = self._model.encode(pixels.to(self.device))
+            with answering_precision(self.device):
+                encoded = self._model.encode(pixels.to(self.device))
             features.append(encoded)
             descriptors.append(self._model.descriptor(encoded.context))
         parts = (torch.cat([getattr(some, field.name) for some in features]) for field in fields(ImageFeatures))
@@ -134,7 +136,8 @@ class BatchedNetwork:
             raise ConfigError(f"expected a map of photos of one size, found {len(by_size)} sizes.")
         num_references = len(retrieved.rows[0])
         some = queries.features[list(retrieved.queries)]
-        matches: Matches = self._model.matcher(some, by_size[0][2], num_references, keep_log_coarse=False)
+        with answering_precision(self.device):
+            matches: Matches = self._model.matcher(some, by_size[0][2], num_references, keep_log_coarse=False)
         # All of them in one copy for each kind of number, and not query by query.
         on_cpu = {name: part.cpu() for name, part in _parts(matches).items()}
         return Matched(retrieved, matches, Matches(**on_cpu))

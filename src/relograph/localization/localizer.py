@@ -34,6 +34,7 @@ from relograph.localization.photos import AnyCamera, QueryImage, SeenPhoto, Work
 from relograph.localization.prior import Prior
 from relograph.localization.solver import MatchedPoints, SolverAnswer, solve_query_pose
 from relograph.localization.spread import choose_spread_references
+from relograph.models.answering import answering_precision
 from relograph.models.folding import fold_match_gnn
 from relograph.models.match_gnn import COARSE_STRIDE, Flow, ImageFeatures, MatchAnswers, Matches
 from relograph.models.shipped import Calibration, LoadedMatchGNN, Odds, load_match_gnn
@@ -294,7 +295,7 @@ class Localizer:
         encoded: dict[int, _Encoded] = {}
         for rows in rows_by_size.values():
             start = perf_counter()
-            with torch.no_grad():
+            with torch.no_grad(), answering_precision(self.device):
                 features = self._model.encode(torch.stack([queries[row].pixels for row in rows]).to(self.device))
                 descriptors = self._model.descriptor(features.context).cpu()
             seconds = (perf_counter() - start) / len(rows)
@@ -327,7 +328,8 @@ class Localizer:
         lenses = _lenses([query_camera, *ref_cameras], self.device)
         matches_by_size, flows, order = [], [], []
         for size_hw, which, references in view.take(rows, self.device):
-            matches = model.matcher(encoded.features, references, len(which), keep_log_coarse=False)
+            with answering_precision(self.device):
+                matches = model.matcher(encoded.features, references, len(which), keep_log_coarse=False)
             query_lenses, ref_lenses = None, None
             if lenses is not None:
                 of_refs = [1 + i for i in which]
