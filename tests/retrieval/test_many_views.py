@@ -1,6 +1,7 @@
 """Descriptors that are drawn to be like those of rendered views, and what retrieval is measured with them."""
 
 import json
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 
 from relograph.cli.app import app
 from relograph.errors import ConfigError, DatasetError
-from relograph.retrieval import ExactIndex, benchmark
+from relograph.retrieval import ExactIndex, StoredIndex, benchmark, many_views
 from relograph.retrieval.benchmark import RetrievalSpeed, draw_growth, retrieval_speed, retrieval_table
 from relograph.retrieval.many_views import (
     DescribedViews,
@@ -20,6 +21,7 @@ from relograph.retrieval.many_views import (
     drawn_like,
     likeness,
 )
+from relograph.rooms.room_maps import RoomMap, RoomMapConfig
 
 DIM, HOMES, PER_HOME = 12, 40, 15
 
@@ -91,22 +93,20 @@ def test_descriptors_of_views_come_back_from_a_file(views: DescribedViews, tmp_p
         DescribedViews.load(path)
 
 
-def test_rendered_views_are_described_home_by_home(monkeypatch: pytest.MonkeyPatch):
-    from relograph.retrieval import many_views
-    from relograph.rooms.room_maps import RoomMap
+def made_home(number: int) -> RoomMap:
+    home, generator = object.__new__(RoomMap), torch.Generator().manual_seed(number)
+    images = torch.randint(0, 256, (7, 32, 32, 3), dtype=torch.uint8, generator=generator)
+    object.__setattr__(home, "images", images)
+    object.__setattr__(home, "is_query", torch.arange(7) >= 4)
+    return home
 
+
+def test_rendered_views_are_described_home_by_home(monkeypatch: pytest.MonkeyPatch):
     asked = []
 
     def two_homes(part: str, config: object, **options: object) -> list[RoomMap]:
         asked.append((part, config))
         return [made_home(number) for number in range(2)]
-
-    def made_home(number: int) -> RoomMap:
-        home = object.__new__(RoomMap)
-        images = torch.randint(0, 256, (7, 32, 32, 3), dtype=torch.uint8)
-        object.__setattr__(home, "images", images)
-        object.__setattr__(home, "is_query", torch.arange(7) >= 4)
-        return home
 
     monkeypatch.setattr(many_views, "room_maps", two_homes)
     monkeypatch.setattr(many_views, "VIEWS_PER_HOME", 4)
@@ -116,6 +116,36 @@ def test_rendered_views_are_described_home_by_home(monkeypatch: pytest.MonkeyPat
     assert views.home.tolist() == [0, 0, 0, 0, 1, 1, 1]
     assert (views.map.shape, views.queries.shape) == ((7, 256), (6, 256))
     torch.testing.assert_close(views.map.norm(dim=1), torch.ones(7))
+
+
+def test_views_that_were_kept_when_a_run_was_cut_are_not_rendered_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    rendered: list[int] = []
+    lasts = 2
+
+    def some_homes(part: str, config: RoomMapConfig, *, first_home: int, **options: object) -> Iterator[RoomMap]:
+        for number in range(first_home, config.num_homes):
+            if len(rendered) == lasts:
+                raise KeyboardInterrupt
+            rendered.append(number)
+            yield made_home(number)
+
+    def described(**options: object) -> DescribedViews:
+        return describe_views("validation", describe_pixels, "pixels", num_views=12, num_queries=9, **options)
+
+    monkeypatch.setattr(many_views, "room_maps", some_homes)
+    monkeypatch.setattr(many_views, "VIEWS_PER_HOME", 4)
+    with pytest.raises(KeyboardInterrupt):
+        described(parts=tmp_path)
+    lasts = 9
+    views = described(parts=tmp_path)
+    assert rendered == [0, 1, 2]
+    assert torch.equal(described(parts=tmp_path).map, views.map)
+    assert rendered == [0, 1, 2]
+    assert torch.equal(described().map, views.map)  # what was never cut
+    described(parts=tmp_path, seed=1)
+    assert rendered == [0, 1, 2, 0, 1, 2, 0, 1, 2]
 
 
 def test_pixels_describe_an_image_whatever_its_brightness():
@@ -133,6 +163,27 @@ def test_a_row_of_the_benchmark_tells_of_an_index_that_finds_all(
     assert row.recall_at_10 > 0.98  # half precision may exchange two that are equally near
     assert row.disk_mb == pytest.approx(2000 * (2 * DIM + 4 + 8) / 1e6, rel=0.02)
     assert "| 2,000 |" in retrieval_table([asdict(row)])
+
+
+def test_an_index_that_was_kept_is_measured_again_and_not_built_again(
+    views: DescribedViews, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    done: list[str] = []
+
+    def here(work: Callable[..., object], *arguments: object) -> object:
+        done.append(work.__name__)
+        return work(*arguments)
+
+    monkeypatch.setattr(benchmark, "_in_a_process", here)
+    first, again = retrieval_speed(views, 900, parts=tmp_path), retrieval_speed(views, 900, parts=tmp_path)
+    assert done == ["_find_truth", "_build", "_search", "_search_exactly", "_add", "_search", "_search_exactly", "_add"]
+    assert (first.build_is_kept, again.build_is_kept) == (False, True)
+    assert again.build_s == first.build_s
+    assert again.recall_at_10 == first.recall_at_10
+    (index,) = tmp_path.glob("900-*/index")
+    assert StoredIndex(index).num_rows == 900  # those that were added for the clock are gone
+    retrieval_speed(views, 900, parts=tmp_path, seed=1)
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_recall_counts_true_neighbours_that_were_found_in_any_order():

@@ -167,6 +167,10 @@ def retrieval_command(
         Path | None,
         typer.Option(metavar="FILE.safetensors", help="Where the views' descriptors are kept; read if it is there."),
     ] = None,
+    parts: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where what takes long is kept, so that a run goes on where one was cut."),
+    ] = None,
     device: DeviceOption = "cpu",
     seed: SeedOption = 0,
     output: Annotated[
@@ -193,6 +197,7 @@ def retrieval_command(
         num_views=views,
         num_queries=queries,
         kept_at=descriptors,
+        parts=parts,
         seed=seed,
         device=device,
         progress=progress,
@@ -209,7 +214,7 @@ def retrieval_command(
             write_result(output, rows, command=command_line(), seed=seed, device=device, details=details)
 
     rows = benchmark_retrieval(
-        described, images or [1000, 10_000, 100_000, 1_000_000], seed=seed, keep=keep, progress=progress
+        described, images or [1000, 10_000, 100_000, 1_000_000], seed=seed, parts=parts, keep=keep, progress=progress
     )
     typer.echo(f"{len(described.map):,} rendered views, described by {described.described_by}; the others are drawn.")
     typer.echo(retrieval_table(rows))

@@ -19,11 +19,14 @@ def views_to_find(
     num_views: int,
     num_queries: int,
     kept_at: Path | None = None,
+    parts: Path | None = None,
     seed: int = 0,
     device: str = "cpu",
     progress: Progress = SILENT,
 ) -> DescribedViews:
     """Descriptors of rendered views: those that are kept in a file, or new ones, which are then kept there.
+
+    Homes are kept in the folder `parts` as they are made, so that a run which is cut goes on where it was.
 
     Without a network they are described by their pixels, which says how the index works and little about figures.
     """
@@ -42,6 +45,7 @@ def views_to_find(
         num_queries=num_queries,
         seed=seed,
         device=device,
+        parts=parts,
         progress=progress,
     )
     if kept_at is not None:

@@ -8,15 +8,16 @@ their mean, is not mirrored. Queries are rendered views as they are, and look fo
 among the drawn ones.
 """
 
+import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 
 import torch
 from jaxtyping import Float, Int, UInt8
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from relograph.errors import ConfigError, DatasetError
@@ -77,19 +78,48 @@ def describe_views(
     seed: int = 0,
     atlas: TextureAtlas | None = None,
     device: str = "cpu",
+    parts: Path | None = None,
     progress: Progress = SILENT,
 ) -> DescribedViews:
-    """Descriptors of views that are rendered for it."""
+    """Descriptors of views that are rendered for it; those of each home are kept in `parts`, for a run that is cut."""
     per_home = min(VIEWS_PER_HOME, num_views)
     num_homes = ceil(num_views / per_home)
     config = RoomMapConfig(num_homes=num_homes, map_views=per_home, query_views=ceil(num_queries / num_homes))
-    in_maps, queries = [], []
-    for home in room_maps(part, config, seed=seed, atlas=atlas, device=device, progress=progress):
-        descriptors = unit_rows(describe(home.images)).cpu()
-        in_maps.append(descriptors[~home.is_query])
-        queries.append(descriptors[home.is_query])
+    kept = None if parts is None else parts / _name_of(part, config, described_by, seed)
+    described = [] if kept is None else _read_homes(kept, num_homes)
+    if len(described) < num_homes:
+        first_home = len(described)
+        rooms = room_maps(part, config, seed=seed, atlas=atlas, device=device, first_home=first_home, progress=progress)
+        for home in rooms:
+            descriptors = unit_rows(describe(home.images)).cpu()
+            described.append((descriptors[~home.is_query], descriptors[home.is_query]))
+            if kept is not None:
+                _write_home(kept, len(described) - 1, *described[-1])
+    in_maps, queries = (torch.cat(some) for some in zip(*described, strict=True))
     homes = torch.arange(num_homes).repeat_interleave(per_home)
-    return DescribedViews(torch.cat(in_maps)[:num_views], homes[:num_views], torch.cat(queries), described_by)
+    return DescribedViews(in_maps[:num_views], homes[:num_views], queries, described_by)
+
+
+def _name_of(part: Part, config: RoomMapConfig, described_by: str, seed: int) -> str:
+    """Of a folder for homes as they are made so: their number may grow."""
+    told = repr((part, replace(config, num_homes=1), described_by, seed))
+    return f"views-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
+
+
+def _read_homes(folder: Path, num_homes: int) -> list[tuple[Float[Tensor, "_ D"], Float[Tensor, "_ D"]]]:
+    """Descriptors of the map's views and of the queries of the first homes, as far as they are kept."""
+    homes: list[tuple[Tensor, Tensor]] = []
+    while len(homes) < num_homes and (path := folder / f"home-{len(homes)}.safetensors").exists():
+        tensors = load_file(path)
+        homes.append((tensors["map"], tensors["queries"]))
+    return homes
+
+
+def _write_home(folder: Path, number: int, of_map: Float[Tensor, "_ D"], of_queries: Float[Tensor, "_ D"]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f"home-{number}.partial"
+    save_file({"map": of_map.contiguous(), "queries": of_queries.contiguous()}, partial)
+    partial.replace(partial.with_suffix(".safetensors"))
 
 
 def drawn_like(views: DescribedViews, count: int, *, seed: int = 0) -> Iterator[Float[Tensor, "F D"]]:
