@@ -21,6 +21,7 @@ from relograph.localization.map_features import MapFeatures
 from relograph.localization.queries import Query
 from relograph.localization.solver import MatchedPoints, solve_query_pose
 from relograph.models.match_gnn import COARSE_STRIDE
+from relograph.viewer import explain
 from relograph.viewer.explain import Explained, cell_weights, explain_query, write_explanation
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -119,6 +120,13 @@ def test_a_camera_of_another_shape_is_explained_as_a_refusal(localizer: Localize
     assert "expected a camera for a photo of 160 x 120" in refused.named.answer.reason
 
 
+def test_of_many_matches_some_are_drawn_and_it_is_said(explained, localizer, tmp_path, monkeypatch):
+    monkeypatch.setattr(explain, "LINES_SHOWN", 2)
+    first = written(tmp_path / "why.html", explained, localizer).read_text().split('<figure class="reference">')[1]
+    assert first.count("<line ") == 2
+    assert "2 of 3 matches agree, 2 are drawn; similarity" in first
+
+
 def test_the_page_holds_all_it_needs(explained: Explained, localizer: Localizer, tmp_path: Path):
     text = written(tmp_path / "why.html", explained, localizer).read_text()
     assert re.findall(r"""(?:href|src)=["'](?!data:|#)[^"']*""", text) == []
@@ -190,7 +198,7 @@ def test_photos_and_matches_are_drawn_and_can_be_left_out(page: Any):
              return photo.decode().then(() => photo.naturalWidth);
            }))).every(width => width > 100)"""
     )
-    for switch, drawn in (("#show-in", "svg g.in line"), ("#show-out", "svg g.out line"), ("#show-cells", "rect.cell")):
+    for switch, drawn in (("#show-in", "svg g.in line"), ("#show-out", "svg g.out line")):
         assert page.locator(drawn).first.is_visible()
         page.locator(switch).uncheck()
         assert not page.locator(drawn).first.is_visible()

@@ -35,6 +35,8 @@ PHOTO_QUALITY = 80
 MAP_CAMERAS_SHOWN = 500
 GAP = 8
 """Between the two photos of a pair, in pixels of what the network saw."""
+LINES_SHOWN = 80
+"""Of the matches with a reference: hundreds would hide both photos."""
 
 PhotoOfRow = Callable[[int], UInt8[np.ndarray, "H W 3"] | None]
 """The photo of a row of the map; None where it is not at hand."""
@@ -147,20 +149,21 @@ def _query_section(explained: Explained, pixels: UInt8[np.ndarray, "H W 3"]) -> 
     half = COARSE_STRIDE / 2
     cells = "".join(
         f'<rect class="cell" x="{x - half:g}" y="{y - half:g}" width="{COARSE_STRIDE}" height="{COARSE_STRIDE}" '
-        f'opacity="{0.15 + 0.6 * value:.2f}"/>'
+        f'opacity="{0.15 + 0.7 * value:.2f}"/>'
         for (x, y), value in cell_weights(explained).items()
     )
     what = (
         "matches agree with the pose" if explained.inlier is not None else "matches were found; no pose was solved for"
     )
+    box = f'<svg viewBox="0 0 {width} {height}" style="max-height: 70vh" role="img"'
     return f"""<h2>The photo, and what counted in it</h2>
 <svg width="0" height="0" style="position: absolute" aria-hidden="true"><defs>
 <g id="query"><image width="{width}" height="{height}" href="{_photo_url(pixels)}"/></g></defs></svg>
-<figure><figcaption class="soft">Yellow: cells whose {what}; the stronger, the more they weigh.</figcaption>
-<svg viewBox="0 0 {width} {height}" style="max-width: {2 * width}px" role="img" aria-label="The query">
-<use href="#query"/><g class="cells">{cells}</g></svg>
-<div class="switches"><label><input type="checkbox" id="show-cells" checked> cells that counted</label></div>
-</figure>"""
+<div class="photos"><figure><figcaption>The photo, <span class="soft">as the network saw it</span></figcaption>
+{box} aria-label="The query"><use href="#query"/></svg></figure>
+<figure><figcaption>Saliency: <span class="soft">yellow cells are those whose {what}; the stronger, the more they
+weigh</span></figcaption>{box} aria-label="What counted in the query"><use href="#query" opacity=".45"/>
+<g class="cells">{cells}</g></svg></figure></div>"""
 
 
 def _references_section(
@@ -189,6 +192,7 @@ def _pair(explained: Explained, compared: Compared, ref: int, pixels: UInt8[np.n
     assert explained.judged is not None
     points = explained.judged.points
     rows = np.flatnonzero(np.asarray(points.ref_idx) == ref)
+    rows = rows[np.linspace(0, len(rows) - 1, min(LINES_SHOWN, len(rows))).astype(int)]  # strong and weak ones
     query_xy, ref_xy = np.asarray(points.query_xy)[rows], np.asarray(points.ref_xy)[rows]
     agrees = np.ones(len(rows), dtype=bool) if explained.inlier is None else explained.inlier[rows]
     lines = [
@@ -200,9 +204,10 @@ def _pair(explained: Explained, compared: Compared, ref: int, pixels: UInt8[np.n
         if pixels is None
         else f'<image x="{left}" width="{width}" height="{height}" href="{_photo_url(pixels)}"/>'
     )
+    drawn = "" if len(rows) == used.num_matches else f", {len(rows)} are drawn"
     caption = (
         f"<strong>{_escaped(used.name)}</strong><br>"
-        f'<span class="soft">{used.num_inliers} of {used.num_matches} matches agree; similarity '
+        f'<span class="soft">{used.num_inliers} of {used.num_matches} matches agree{drawn}; similarity '
         f"{used.similarity:.2f}; sees {used.overlap:.0%} of the photo, as the network guesses"
         f"{'' if pixels is not None else '; its photo is not at hand'}</span>"
     )
@@ -236,10 +241,9 @@ def _view_section(
         None if pixels is None else PhotoInMemory(name, pixels, T_world_ref)
         for name, pixels, T_world_ref in zip(compared.names, references, compared.T_world_ref, strict=True)
     ]
-    groups = [
-        CameraGroup("map", MAP_COLOR, T_world_map[others], [""] * len(others), size_m=0.1),
-        CameraGroup("references", TRUE_COLOR, compared.T_world_ref, list(compared.names), shown, size_m=0.18),
-    ]
+    groups = [CameraGroup("references", TRUE_COLOR, compared.T_world_ref, list(compared.names), shown, size_m=0.18)]
+    if others:
+        groups.insert(0, CameraGroup("map", MAP_COLOR, T_world_map[others], [""] * len(others), size_m=0.1))
     if (T_best := named.answer.T_best) is not None:
         word = "answer" if named.answer.localized else "best guess, refused"
         assert explained.query_pixels is not None
