@@ -314,6 +314,18 @@ def test_a_sure_edge_outweighs_unsure_ones() -> None:
     assert rotation_error_deg(fused.R, T_world_query.R[:, 0]).item() < 0.01
 
 
+@pytest.mark.parametrize("off", [0.0, 1e-9, 1e-4, 0.02])
+def test_where_edges_are_half_a_turn_apart_the_surest_decides_and_its_gradient_is_bounded(off: float) -> None:
+    turn = torch.tensor([[[0.0, 0.0, 0.0], [0.0, 0.0, torch.pi - off]]], dtype=torch.float64, requires_grad=True)
+    log_sigma = torch.tensor([[[0.0, 0.0], [0.0, 1e-3]]], dtype=torch.float64)
+    edges = Pose.from_axis_angle(turn, torch.zeros(1, 2, 3, dtype=torch.float64))
+    fused = fuse(edges, log_sigma, torch.ones(1, 2, dtype=torch.bool))
+    assert_allclose(fused.R.detach(), torch.eye(3)[None], atol=1e-12)
+    fused.R.sum().backward()
+    assert turn.grad is not None
+    assert turn.grad.norm() < 50
+
+
 def test_edges_that_agree_are_fused_exactly() -> None:
     T = poses(1)
     same = Pose(T.R[:, None].expand(1, 3, 3, 3), T.t[:, None].expand(1, 3, 3))

@@ -447,6 +447,8 @@ STEEPEST = 3.0
 """Rays (x / z, y / z) beyond it are of no camera that looks ahead."""
 PARALLAX_SCALE = 4.0
 """Brings parallax to about one."""
+LEAST_AGREEMENT = 0.05
+"""Length of a mean of directions, 1 where all agree, below which there is no mean to speak of."""
 
 
 @dataclass(frozen=True)
@@ -748,8 +750,13 @@ def fuse(T_world_query: Pose, log_sigma: Float[Tensor, "B R 2"], ref_mask: Bool[
     weight = log_weight.softmax(dim=1)
     center = (weight[..., :1] * T_world_query.t).sum(dim=1)
     mean = (weight[..., 1, None, None] * T_world_query.R).sum(dim=1)
+    # Rotations half a turn apart have no mean, and near there its gradient has no bound: the surest edge decides.
+    surest = weight[..., 1].argmax(dim=1)[:, None, None, None]
+    R_surest = T_world_query.R.take_along_dim(surest, dim=1).squeeze(1)
     # Gram-Schmidt on the mean of similar rotations: its gradient is tame where an SVD's is not.
     first = F.normalize(mean[..., 0], dim=-1)
     second = mean[..., 1] - (first * mean[..., 1]).sum(dim=-1, keepdim=True) * first
+    is_mean = torch.minimum(mean[..., 0].norm(dim=-1), second.norm(dim=-1)) > LEAST_AGREEMENT
     second = F.normalize(second, dim=-1)
-    return Pose(torch.stack([first, second, torch.linalg.cross(first, second)], dim=-1), center)
+    R_mean = torch.stack([first, second, torch.linalg.cross(first, second)], dim=-1)
+    return Pose(torch.where(is_mean[:, None, None], R_mean, R_surest), center)
