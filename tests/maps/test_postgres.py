@@ -3,13 +3,15 @@
 The server is a real one. Its user `guest` needs a password, which no message may repeat.
 """
 
+import hashlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg
 import pytest
-from made_maps import contents, made_map, no_network, photos
+from made_maps import contents, generated_features, made_map, no_network, photos
+from numpy.testing import assert_allclose
 from postgres_server import PASSWORD, Server
 
 from relograph.errors import DatasetError, RelographError
@@ -18,6 +20,7 @@ from relograph.maps import Map, Similarity, postgres_store, tables
 from relograph.maps.places import PostgresAddress
 from relograph.maps.postgres_store import PostgresStore
 from relograph.maps.shards import AnyShard
+from relograph.retrieval import ExactIndex, stored_index
 
 pytestmark = pytest.mark.usefixtures("generated")
 
@@ -300,3 +303,39 @@ def test_an_older_schema_is_brought_up_to_date_and_a_newer_one_refused(address: 
                 assert contents(Map.open(address)) == before
                 assert Map.open(address).verify().is_whole
     assert f"version {newest} at most, found version {newest + 1}" in told(lambda: Map.open(address))
+
+
+# Finding photos
+
+
+def test_photos_of_a_large_map_are_found_by_the_server_as_they_would_be_here(
+    address: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(stored_index, "EXACT_UP_TO", 30)
+    some = made_map(address, 30)
+    assert some.store.finder(some.snapshot) is None
+    assert not graph_of(address)
+    some.add(photos(10, first=30))
+    some.add(photos(3, prefix="again/"))
+    some.remove([f"walk/{i:04d}.png" for i in (7, 8, 20)])
+    snapshot, exact = some.snapshot, ExactIndex(some.features.descriptors)
+    assert graph_of(address)
+    finder = some.store.finder(snapshot)
+    some.remove(["walk/0030.png"])  # and is found still by whoever read the map before
+    for number in (0, 7, 30):
+        _, descriptor = generated_features([hashlib.sha256(photos(1, first=number)[0].pixels.tobytes()).hexdigest()])
+        expected = exact.search(descriptor.float(), 12)
+        places, similarity = finder.nearest(descriptor[0].float(), 12)
+        assert places == expected.row[0].tolist()
+        assert_allclose(similarity, expected.similarity[0], rtol=1e-6)
+    places, similarity = finder.nearest(descriptor[0].float(), 1000)
+    assert sorted(places) == list(range(len(snapshot.frames)))
+    assert (similarity.diff() <= 0).all()
+
+
+def graph_of(address: str) -> bool:
+    """Whether there is one, and the question that is put to the server goes through it."""
+    with psycopg.connect(address, options="-c search_path=relograph,public -c enable_seqscan=off") as db:
+        sql = postgres_store._propose_sql(16).replace("?", "%s")
+        plan = "\n".join(line for (line,) in db.execute(f"EXPLAIN {sql}", [str([0.25] * 16), 4]))
+    return f"Index Scan using {postgres_store.GRAPH} on photos" in plan

@@ -29,7 +29,6 @@ from relograph.environment import installed_version
 from relograph.errors import DatasetError, MissingExtraError
 from relograph.maps.places import PostgresAddress
 from relograph.maps.records import (
-    LEVELS,
     ChangeRecord,
     Damage,
     MapFrame,
@@ -66,6 +65,8 @@ from relograph.maps.tables import (
     shards_num_bytes,
 )
 from relograph.progress import SILENT, Progress
+from relograph.retrieval import stored_index
+from relograph.retrieval.index import unit_rows
 
 if installed_version("psycopg") is None:
     raise MissingExtraError("psycopg", "postgres", "A map in PostgreSQL")
@@ -141,6 +142,11 @@ MIGRATIONS: tuple[Migration, ...] = (
 shrink, and trying to takes the server longer than writing them."""
 
 _TABLES = "the database"
+GRAPH, GRAPH_MEMORY = "photos_by_descriptor", "512MB"
+SEARCH_WIDTH, LARGEST_SEARCH_WIDTH = 200, 1000
+"""Photos that are kept in sight while a query looks for its neighbours (ef_search); the most that pgvector takes."""
+CANDIDATES_PER_NEIGHBOUR = 4
+"""Of the graph for each neighbour that is wanted."""
 
 
 class PostgresStore:
@@ -219,6 +225,15 @@ class PostgresStore:
 
     def shards(self, frames: Iterable[MapFrame]) -> dict[str, AnyShard]:
         return _Reader(self).shards({frame.shard: frame.size_hw for frame in frames})
+
+    def finder(self, snapshot: Snapshot, progress: Progress = SILENT) -> "_Finder | None":
+        """What finds frames of the snapshot in the server; None where they are so few that all are compared here."""
+        if len(snapshot.frames) <= stored_index.EXACT_UP_TO:
+            return None
+        return _Finder(_Reader(self), snapshot.frames)
+
+    def tend(self, progress: Progress = SILENT, *, anew: bool = False) -> None:
+        """The server keeps its own graph in step."""
 
     def num_bytes(self) -> dict[str, int]:
         with self._reading() as db:
@@ -358,6 +373,20 @@ class _PostgresChange(TableChange):
             ((shard_id, row, text, whole.jpeg(row), _features(whole, row)) for row, text in enumerate(texts)),
         )
 
+    def finish(self) -> None:
+        super().finish()
+        if self._num_frames > stored_index.EXACT_UP_TO:
+            self._index_descriptors()
+
+    def _index_descriptors(self) -> None:
+        """Makes pgvector's graph over all descriptors, once; from then on the server grows it with every photo."""
+        if self._db.execute("SELECT to_regclass(?)::text", [GRAPH]).fetchone()[0] is None:
+            (dimension,) = self._db.execute("SELECT vector_dims(descriptor) FROM photos LIMIT 1").fetchone()
+            self._db.execute("SELECT set_config('maintenance_work_mem', ?, true)", [GRAPH_MEMORY])
+            self._db.execute(
+                f"CREATE INDEX {GRAPH} ON photos USING hnsw ((descriptor::halfvec({dimension})) halfvec_ip_ops)"
+            )
+
 
 # Photos
 
@@ -380,12 +409,13 @@ _SHARD_ID = "(SELECT id FROM shards WHERE sha256 = ?)"
 def _photo(size_hw: tuple[int, int], vector: bytes, jpeg: bytes, features: bytes) -> Shard:
     """A shard of one photo."""
     tensors = {name: tensor[None] for name, tensor in tensors_from_bytes(features).items()}
-    return Shard(size_hw, tensors | {DESCRIPTOR: _half(vector)[None]} | joined([jpeg])).checked()
+    return Shard(size_hw, tensors | {DESCRIPTOR: _halves([vector])} | joined([jpeg])).checked()
 
 
-def _half(vector: bytes) -> Float[Tensor, "D"]:
-    """A descriptor as `halfvec_send` writes it: two numbers of 16 bits, then those of the descriptor, big-endian."""
-    return torch.from_numpy(np.frombuffer(vector, dtype=">f2", offset=4).astype(np.float16))
+def _halves(vectors: Sequence[bytes]) -> Float[Tensor, "M D"]:
+    """Descriptors as `halfvec_send` writes each: two numbers of 16 bits, then those of the descriptor, big-endian."""
+    numbers = np.frombuffer(b"".join(vectors), dtype=">f2").reshape(len(vectors), -1)
+    return torch.from_numpy(numbers[:, 2:].astype(np.float16))
 
 
 class _Reader:
@@ -402,35 +432,45 @@ class _Reader:
         self._connection: psycopg.Connection[Any] | None = None
         self._kept: OrderedDict[tuple[str, int], Shard] = OrderedDict()
         self._num_bytes_kept = 0
+        self._num_rows_by_sha256: dict[str, int] = {}
+        self._descriptors: dict[str, Float[Tensor, "_ D"]] = {}
+        with self._reading():
+            """The moment that is seen begins here."""
 
     def shards(self, size_by_sha256: dict[str, tuple[int, int]]) -> dict[str, AnyShard]:
         if not size_by_sha256:
             return {}
         with self._lock, self._reading() as db:
-            settings = read_settings(db)
             rows = db.execute(
-                "SELECT sha256, num_bytes, halfvec_send(descriptor) FROM shards JOIN photos ON shard_id = shards.id"
-                " WHERE sha256 = ANY (?) ORDER BY shard_id, shard_row",
+                "SELECT sha256, num_bytes, count(*) FROM shards JOIN photos ON shard_id = shards.id"
+                " WHERE sha256 = ANY (?) GROUP BY shards.id",
                 [list(size_by_sha256)],
             )
-            descriptors: dict[str, list[Tensor]] = {}
-            num_bytes = {}
-            for sha256, size, vector in rows:
-                descriptors.setdefault(sha256, []).append(_half(vector))
-                num_bytes[sha256] = size
+            sizes = {sha256: (num_rows, num_bytes) for sha256, num_bytes, num_rows in rows}
         shards: dict[str, AnyShard] = {}
         for sha256, size_hw in size_by_sha256.items():
-            if sha256 not in descriptors:
+            if sha256 not in sizes:
                 raise self._missing(sha256)
             shards[sha256] = RemoteShard(
                 size_hw,
-                torch.stack(descriptors[sha256]),
-                set(settings.levels) == set(LEVELS),
-                num_bytes[sha256],
+                *sizes[sha256],
                 partial(self._fetch, sha256, size_hw),
                 partial(self._fetch_jpeg, sha256),
+                partial(self._fetch_descriptors, sha256),
             )
+        self._num_rows_by_sha256 = {sha256: len(shard) for sha256, shard in shards.items()}
         return shards
+
+    def _fetch_descriptors(self, sha256: str) -> Float[Tensor, "M D"]:
+        """Of one shard; of a map so small that all are compared, whoever asks for those will ask for all."""
+        with self._lock:
+            if sha256 not in self._descriptors:
+                is_small = sum(self._num_rows_by_sha256.values()) <= stored_index.EXACT_UP_TO
+                with self._reading() as db:
+                    self._descriptors |= _read_descriptors(db, list(self._num_rows_by_sha256) if is_small else [sha256])
+            if len(self._descriptors.get(sha256, ())) != self._num_rows_by_sha256[sha256]:
+                raise self._missing(sha256)
+            return self._descriptors[sha256]
 
     def _fetch(self, sha256: str, size_hw: tuple[int, int], rows: Sequence[int]) -> Shard:
         with self._lock:
@@ -455,6 +495,14 @@ class _Reader:
         if jpeg is None:
             raise self._missing(sha256)
         return bytes(jpeg[0])
+
+    def propose(self, descriptor: Float[Tensor, "D"], num: int) -> tuple[list[str], Float[Tensor, "n D"]]:
+        """Names and descriptors of about `num` photos that look like a query."""
+        with self._lock, self._reading() as db:
+            width = min(LARGEST_SEARCH_WIDTH, max(num, SEARCH_WIDTH))
+            _set(db, **{"hnsw.ef_search": str(width), "hnsw.iterative_scan": "strict_order"})
+            rows = db.execute(_propose_sql(len(descriptor)), [_halfvec(descriptor.cpu().half()), num]).fetchall()
+        return [name for name, _ in rows], _halves([vector for _, vector in rows])
 
     def _keep(self, sha256: str, photos: dict[int, Shard]) -> None:
         for row, photo in photos.items():
@@ -494,10 +542,56 @@ class _Reader:
         weakref.finalize(self, _close, connection, os.getpid())
 
 
+def _propose_sql(dimension: int) -> str:
+    return (
+        "WITH near AS MATERIALIZED (SELECT shard_id, shard_row, descriptor FROM photos"
+        f" ORDER BY descriptor::halfvec({dimension}) <#> ?::halfvec LIMIT ?)"
+        " SELECT name, halfvec_send(descriptor) FROM near JOIN frames USING (shard_id, shard_row)"
+    )
+
+
+class _Finder:
+    """Photos of a snapshot by their descriptors: the server's graph proposes some, and they are compared here."""
+
+    def __init__(self, reader: _Reader, frames: Sequence[MapFrame]) -> None:
+        self._reader = reader
+        self._place_by_name = {frame.name: place for place, frame in enumerate(frames)}
+
+    def nearest(self, descriptor: Float[Tensor, "D"], num: int) -> tuple[list[int], Float[Tensor, "n"]]:
+        """Places among the frames of up to `num` photos, most alike first, and the cosines of that."""
+        num_asked = CANDIDATES_PER_NEIGHBOUR * num
+        while True:
+            names, vectors = self._reader.propose(descriptor, num_asked)
+            places = [self._place_by_name[name] for name in names if name in self._place_by_name]
+            # Photos that are gone, or newer than the snapshot, may have been in the way.
+            if len(places) >= min(num, len(self._place_by_name)) or num_asked >= 2 * len(self._place_by_name):
+                break
+            num_asked *= 4
+        known = [row for row, name in enumerate(names) if name in self._place_by_name]
+        if not known:
+            return [], torch.zeros(0)
+        similarity = (unit_rows(vectors[known]) @ unit_rows(descriptor[None].cpu()).T).squeeze(1)
+        place = torch.tensor(places)
+        order = place.argsort()  # equals stand in the order of the map
+        similarity, best = similarity[order].sort(descending=True, stable=True)
+        return place[order][best][:num].tolist(), similarity[:num]
+
+
 def _close(connection: "psycopg.Connection[Any]", process: int) -> None:
     if process == os.getpid():  # a forked process must not end its parent's conversation
         with suppress(psycopg.Error):
             connection.close()
+
+
+def _read_descriptors(db: _Database, sha256s: list[str]) -> dict[str, Float[Tensor, "_ D"]]:
+    vectors: dict[str, list[bytes]] = {}
+    for sha256, vector in db.execute(
+        "SELECT sha256, halfvec_send(descriptor) FROM shards JOIN photos ON shard_id = shards.id"
+        " WHERE sha256 = ANY (?) ORDER BY shard_id, shard_row",
+        [sha256s],
+    ):
+        vectors.setdefault(sha256, []).append(vector)
+    return {sha256: _halves(some) for sha256, some in vectors.items()}
 
 
 def _read_photos(db: _Database, sha256: str, size_hw: tuple[int, int], rows: Sequence[int]) -> dict[int, Shard]:

@@ -55,10 +55,6 @@ class Shard:
         return self.tensors[DESCRIPTOR]
 
     @property
-    def has_all_levels(self) -> bool:
-        return all(level in self.tensors for level in LEVELS)
-
-    @property
     def num_bytes(self) -> int:
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors.values())
 
@@ -147,15 +143,19 @@ class RemoteShard:
     """M photos of one size that are kept elsewhere: each is fetched when it is asked for."""
 
     size_hw: tuple[int, int]
-    descriptors: Float[Tensor, "M D"]
-    has_all_levels: bool
+    num_rows: int
     num_bytes: int
     fetch: Callable[[Sequence[int]], Shard]
     """Some of the photos."""
     fetch_jpeg: Callable[[int], bytes]
+    fetch_descriptors: Callable[[], Float[Tensor, "M D"]]
 
     def __len__(self) -> int:
-        return len(self.descriptors)
+        return self.num_rows
+
+    @property
+    def descriptors(self) -> Float[Tensor, "M D"]:
+        return self.fetch_descriptors()
 
     def stored(self, rows: Sequence[int]) -> StoredFeatures:
         """Features of some photos: the levels that are kept."""
