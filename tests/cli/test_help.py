@@ -47,6 +47,7 @@ def test_the_commands_are_those_that_the_documents_speak_of():
         ("bench", "rooms"),
         ("bench", "network"),
         ("bench", "match"),
+        ("bench", "map"),
         ("bench", "retrieval"),
         ("localize",),
         ("train",),

@@ -148,6 +148,52 @@ def match_command(
         typer.echo(str(output))
 
 
+@app.command("map")
+def map_command(
+    device: DeviceOption = "cpu",
+    photos: Annotated[int, typer.Option(min=1, help="Photos of a map, 640 x 480 as JPEG.")] = 256,
+    views: Annotated[int, typer.Option(min=1, help="Photos to render; a map has each of them several times.")] = 64,
+    queries: Annotated[int, typer.Option(min=1, help="Other photos to render, which are localized.")] = 20,
+    weights: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Weights of the network.", show_default="the package's own, or random ones"),
+    ] = None,
+    seed: SeedOption = 0,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.json", help="Write the figures with their provenance to this file, one by one."),
+    ] = None,
+) -> None:
+    """Measure maps: photos a second from files to a map, its size by part, and the time of a query by stage."""
+    from relograph.environment import compute_device
+    from relograph.maps.benchmark import benchmark_map, is_random, map_table, network_to_measure
+    from relograph.progress import TerminalProgress
+    from relograph.results import command_line, write_result
+
+    network = network_to_measure(weights, compute_device(device).kind)
+
+    def keep(rows: Sequence[Mapping[str, object]]) -> None:
+        if output is not None:
+            weights_told = "random" if is_random(network) else network.sha256
+            details = {"weights": weights_told, "num_views": min(views, photos), "num_queries": queries}
+            write_result(output, rows, command=command_line(), seed=seed, device=device, details=details)
+
+    rows = benchmark_map(
+        network,
+        num_photos=photos,
+        num_views=views,
+        num_queries=queries,
+        seed=seed,
+        keep=keep,
+        progress=TerminalProgress(),
+    )
+    typer.echo(map_table(rows))
+    if is_random(network):
+        typer.echo("The weights are random, for want of others: there are no matches to solve.")
+    if output is not None:
+        typer.echo(str(output))
+
+
 @app.command("retrieval")
 def retrieval_command(
     images: Annotated[

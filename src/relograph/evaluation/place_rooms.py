@@ -19,7 +19,7 @@ from torch import Tensor
 import relograph.rooms
 from relograph.evaluation.place import Place, PosedPhotos
 from relograph.evaluation.writing import write_whole
-from relograph.geometry import Camera, Pose
+from relograph.geometry import Pose
 from relograph.progress import SILENT, Progress
 from relograph.results import source_sha256
 from relograph.rooms.room_maps import FIRST_SEED, Part, RoomMap, RoomMapConfig, room_maps
@@ -81,16 +81,10 @@ def room_place(name: str, home: RoomMap) -> RoomPlace:
 
     def photos(which: Bool[Tensor, "F"], kind: str) -> PosedPhotos:
         rows = which.nonzero().squeeze(1).tolist()
-        height, width = images.shape[1:3]
-        cameras = []
-        for row in rows:
-            (fx, _, cx), (_, fy, cy), _ = home.K[row].tolist()
-            k1, k2 = home.distortion[row].tolist()
-            cameras.append(Camera(width, height, fx, fy, cx, cy, (k1, k2, 0.0, 0.0), "opencv"))
         return PosedPhotos(
             tuple(f"{kind}-{number:03d}" for number in range(len(rows))),
             home.T_world_cam[rows].to("cpu").to(torch.float64),
-            tuple(cameras),
+            tuple(home.camera(row) for row in rows),
             lambda idx: images[rows[idx]],
         )
 

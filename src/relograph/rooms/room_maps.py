@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
 from relograph.errors import ConfigError
-from relograph.geometry import Pose, axis_angle_to_matrix
+from relograph.geometry import Camera, Pose, axis_angle_to_matrix
 from relograph.progress import SILENT, Progress
 from relograph.rooms.covisibility import covisibility
 from relograph.rooms.layout import Home, LayoutConfig, make_home, to_tensors
@@ -82,6 +82,13 @@ class RoomMap:
     """Taken in the home, and yet not to be found in the map."""
     overlap: Float[Tensor, "F M"]
     """Share of each view that each view of the map sees, by depth, within [0, 1]."""
+
+    def camera(self, row: int) -> Camera:
+        """That took a photograph."""
+        height, width = self.images.shape[1:3]
+        (fx, _, cx), (_, fy, cy), _ = self.K[row].tolist()
+        k1, k2 = self.distortion[row].tolist()
+        return Camera(width, height, fx, fy, cx, cy, (k1, k2, 0.0, 0.0), "opencv")
 
 
 def room_maps(
