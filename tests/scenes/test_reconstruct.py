@@ -11,9 +11,10 @@ from numpy.testing import assert_allclose
 from PIL import Image
 from typer.testing import CliRunner
 
+import painted_box
 from relograph.cli.app import app
 from relograph.errors import ConfigError, DatasetError
-from relograph.geometry import Pose, rotation_error_deg
+from relograph.geometry import Camera, Pose, rotation_error_deg
 from relograph.geometry.alignment import align_points
 from relograph.rooms.photograph import Darkroom
 from relograph.rooms.seven_rooms import RecordingSize, make_room_home, record, room_camera, take_photos
@@ -145,6 +146,34 @@ def test_a_log_of_something_else_is_no_measure(room, tmp_path):
         reconstruct_scene(photos, tmp_path / "scene", ar_log=log)
     with pytest.raises(ConfigError, match="got both"):
         reconstruct_scene(photos, tmp_path / "scene", ar_log=log, distance=KnownDistance("a", "b", 1.0))
+
+
+def test_a_long_walk_that_returns_is_closed(tmp_path, monkeypatch):
+    """Its first photos are matched with its last ones, which no photo between them leads to."""
+    monkeypatch.setattr(reconstruct, "ALL_PAIRS_UP_TO", 5)
+    monkeypatch.setattr(reconstruct, "NEIGHBOURS", 1)
+    monkeypatch.setattr(reconstruct, "NUM_ALIKE", 2)
+    walls = painted_box.painting(0)
+    names = [f"IMG {number}.png" for number in range(8, 16)]  # of which IMG 10 comes first in the alphabet
+    for number, name in enumerate(names):
+        turn = 2 * np.pi * number / (len(names) - 0.9)
+        T_world_cam = Pose.from_axis_angle([0.0, turn, 0.0], [0.2 * np.sin(turn), 0.0, 0.2 * np.cos(turn)])
+        Image.fromarray(painted_box.photo(walls, T_world_cam, Camera.from_focal(160, 120, 110.0))).save(tmp_path / name)
+    database = tmp_path / "database.db"
+    with reconstruct._quiet(pycolmap):
+        pycolmap.extract_features(database, tmp_path, image_names=names, device=pycolmap.Device.cpu)
+        reconstruct._match(pycolmap, database, names)
+    with pycolmap.Database.open(database) as opened:
+        id_by_name = {image.name: image.image_id for image in opened.read_all_images()}
+        assert set(id_by_name) == set(names)
+
+        def num_agree(a: int, b: int) -> int:
+            ids = id_by_name[names[a]], id_by_name[names[b]]
+            return len(opened.read_two_view_geometry(*ids).inlier_matches) if opened.exists_matches(*ids) else 0
+
+        assert num_agree(0, 7) > 30
+        assert num_agree(0, 1) > 30
+        assert num_agree(0, 4) == 0
 
 
 def test_photos_that_show_nothing_are_said(tmp_path):

@@ -23,6 +23,7 @@ from relograph.geometry.alignment import align_points_robustly
 from relograph.progress import SILENT, Progress
 from relograph.scenes.ar_log import ArLog, read_ar_log
 from relograph.scenes.frame import FileSource, Frame
+from relograph.scenes.loops import pairs_alike
 from relograph.scenes.photo_folder import list_photos
 from relograph.scenes.reconstruction_file import ScaleSource, write_reconstruction_file
 from relograph.scenes.video import check_fps, is_video, open_video
@@ -33,7 +34,10 @@ FPS = 2.0
 MAX_IMAGE_SIDE = 1600
 """Larger photos are scaled down to it for finding points: more takes long and adds little."""
 ALL_PAIRS_UP_TO = 100
-"""Photos of which each is matched with every other; of more, each with its neighbours by name."""
+"""Photos of which each is matched with every other; of more, each with its neighbours by name and with some others that
+look like it, so that a walk which comes back to where it was is closed."""
+NEIGHBOURS, NUM_ALIKE = 10, 5
+"""By name, to each side, and by their looks."""
 MIN_PHOTOS = 3
 MIN_TOLD = 4
 """Cameras that an AR log has to tell of: three positions fit nearly anything."""
@@ -216,8 +220,7 @@ def _place_cameras(pycolmap: Any, images: Path, photos: _Photos, focal_px: float
                 device=cpu,
             )
             advance(1)
-            match = pycolmap.match_exhaustive if len(photos.names) <= ALL_PAIRS_UP_TO else pycolmap.match_sequential
-            match(database, device=cpu)
+            _match(pycolmap, database, photos.names)
             advance(1)
             options = pycolmap.IncrementalPipelineOptions()
             options.random_seed = 0
@@ -236,6 +239,36 @@ def _place_cameras(pycolmap: Any, images: Path, photos: _Photos, focal_px: float
             "other. Take them closer together, of things with texture, and walk while you turn."
         )
     return max(models.values(), key=lambda model: int(model.num_reg_images()))
+
+
+def _match(pycolmap: Any, database: Path, names: Sequence[str]) -> None:
+    """Matches photos in pairs: all of them, or where there are many those that may show the same."""
+    cpu = pycolmap.Device.cpu
+    if len(names) <= ALL_PAIRS_UP_TO:
+        pycolmap.match_exhaustive(database, device=cpu)
+        return
+    numbers = [f"{number:08d}" for number in range(len(names))]
+    with pycolmap.Database.open(database) as opened:
+        # pycolmap takes neighbours in the alphabet's order, and no names with spaces in a list.
+        _rename(opened, dict(zip(names, numbers, strict=True)))
+        id_by_name = {image.name: image.image_id for image in opened.read_all_images()}
+        descriptors = [np.asarray(opened.read_descriptors(id_by_name[number]).data) for number in numbers]
+    sequential = pycolmap.SequentialPairingOptions(overlap=NEIGHBOURS)
+    pycolmap.match_sequential(database, pairing_options=sequential, device=cpu)
+    pairs = pairs_alike(descriptors, NUM_ALIKE, min_apart=NEIGHBOURS + 1)
+    listed = database.with_name("pairs.txt")
+    listed.write_text("".join(f"{numbers[a]} {numbers[b]}\n" for a, b in pairs), encoding="utf-8")
+    pycolmap.match_image_pairs(
+        database, pairing_options=pycolmap.ImportedPairingOptions(match_list_path=listed), device=cpu
+    )
+    with pycolmap.Database.open(database) as opened:
+        _rename(opened, dict(zip(numbers, names, strict=True)))
+
+
+def _rename(database: Any, new_by_old: dict[str, str]) -> None:
+    for image in database.read_all_images():
+        image.name = new_by_old[image.name]
+        database.update_image(image)
 
 
 @contextmanager
