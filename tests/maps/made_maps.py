@@ -11,7 +11,7 @@ import torch
 from relograph.geometry import Camera, Pose
 from relograph.localization.map_features import StoredFeatures
 from relograph.localization.photos import PhotoInMemory
-from relograph.maps import Map, MapSettings, SqliteStore
+from relograph.maps import Map, MapSettings, SqliteStore, adding
 from relograph.maps import map as map_module
 from relograph.maps.building import DecodedPhoto
 from relograph.maps.shards import Shard
@@ -44,9 +44,10 @@ def encode_generated(
 
 
 def use_generated_features(patch: pytest.MonkeyPatch, *, photos_per_shard: int = 4) -> None:
-    patch.setattr(map_module, "encode", encode_generated)
+    patch.setattr(adding, "encode", encode_generated)
     patch.setattr(map_module, "fold_match_gnn", lambda model: model)
-    patch.setattr(map_module, "PHOTOS_PER_SHARD", photos_per_shard)
+    for module in (map_module, adding):
+        patch.setattr(module, "PHOTOS_PER_SHARD", photos_per_shard)
 
 
 def no_network() -> LoadedMatchGNN:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from relograph.errors import CheckpointError
 from relograph.maps.records import MapFrame, MapSettings, frame_poses, frames_by_shard, with_poses
-from relograph.maps.shards import PHOTOS_PER_SHARD, Shard
+from relograph.maps.shards import PHOTOS_PER_SHARD, Shard, damaged
 from relograph.maps.similarity import Similarity
 from relograph.maps.store import Change, MapStore
 
@@ -47,7 +47,8 @@ def packed(source: MapStore, frames: Sequence[MapFrame], change: Change, advance
         for frame in its_frames:
             by_row.setdefault(frame.shard_row, []).append(frame)
         if len(by_row) == len(shard):
-            change.put_shard(shard)
+            if change.put_shard(shard.whole()) != sha256:
+                raise damaged(f"shard {sha256[:12]}", ValueError("its bytes are not those that were written"))
             new |= {frame.name: frame for frame in its_frames}
         else:
             waiting.setdefault(size_hw, []).append((shard.take(list(by_row)), list(by_row.values())))

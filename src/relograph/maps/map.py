@@ -1,29 +1,18 @@
 """`Map`: posed photos of a place, ready to localize others in it."""
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from operator import length_hint
 from pathlib import Path
 
 import numpy as np
 
 import relograph
-from relograph.errors import CheckpointError, DatasetError, GeometryError
+from relograph.errors import CheckpointError, DatasetError
 from relograph.localization.map_features import Precision
 from relograph.localization.photos import PosedPhoto
-from relograph.maps.building import (
-    DecodedPhoto,
-    EncodedShards,
-    decode,
-    encode,
-    frames_of,
-    in_chunks,
-    max_jpeg_bytes,
-    photo_bytes,
-    read_ahead,
-)
+from relograph.maps.adding import EncodedPhotos, encode_photos
+from relograph.maps.building import in_chunks
 from relograph.maps.copying import moved, packed, require_same_features
 from relograph.maps.features import ShardedFeatures
 from relograph.maps.places import PostgresAddress, create_store, open_store
@@ -37,7 +26,6 @@ from relograph.maps.records import (
     Snapshot,
     VerifyReport,
     frame_poses,
-    line_of_camera,
 )
 from relograph.maps.shards import PHOTOS_PER_SHARD, AnyShard, MissingShardError
 from relograph.maps.similarity import Similarity
@@ -205,27 +193,19 @@ class Map:
         network = network or self.network
         _require(settings, network)
         self._network, model = network, fold_match_gnn(network.model)
+        encoded = encode_photos(self._with_known(photos), model, settings)
         num_added, num_there, left_out = 0, 0, []
         try:
             with progress.task("adding photos to the map", total=length_hint(photos)) as advance:
-                read = partial(_read, max_jpeg_bytes=max_jpeg_bytes(settings.levels))
-                chunks = in_chunks(read_ahead(self._with_known(photos), read, PHOTOS_PER_SHARD), PHOTOS_PER_SHARD)
-
-                def encode_good(chunk: list[_Outcome]) -> tuple[list[_Outcome], list[DecodedPhoto], EncodedShards]:
-                    good = [outcome for outcome in chunk if isinstance(outcome, DecodedPhoto)]
-                    return chunk, good, encode(good, model, settings) if good else []
-
-                for chunk, good, shards in read_ahead(chunks, encode_good, 1, num_threads=1):
-                    num_there += sum(outcome is None for outcome in chunk)
-                    for outcome in chunk:
-                        if isinstance(outcome, Exception):
-                            if not skip_bad_frames:
-                                raise outcome
-                            left_out.append(str(outcome))
-                    if good:
-                        self._commit(good, shards, about, scale_is_known=_scale_is_known(photos))
-                        num_added += len(good)
-                    advance(len(chunk))
+                for some in encoded:
+                    if some.bad and not skip_bad_frames:
+                        raise some.bad[0]
+                    left_out += [str(error) for error in some.bad]
+                    num_there += some.num_there
+                    if some.frames:
+                        self._commit(some, about, scale_is_known=_scale_is_known(photos))
+                        num_added += len(some.frames)
+                    advance(some.num_photos)
         finally:
             self.refresh()
         return Added(num_added, num_there, tuple(left_out))
@@ -374,58 +354,12 @@ class Map:
             known = self.store.find([photo.name for photo in chunk])
             yield from ((photo, known.get(photo.name)) for photo in chunk)
 
-    def _commit(
-        self,
-        photos: Sequence[DecodedPhoto],
-        shards: EncodedShards,
-        about: dict[str, object],
-        *,
-        scale_is_known: bool,
-    ) -> None:
+    def _commit(self, photos: EncodedPhotos, about: dict[str, object], *, scale_is_known: bool) -> None:
         with self.store.change("add", about) as change:
-            frames: dict[str, MapFrame] = {}
-            for shard, its_photos in shards:
-                its_frames = frames_of(its_photos, shard, change.put_shard(shard))
-                frames |= {frame.name: frame for frame in its_frames}
-            change.insert([frames[photo.photo.name] for photo in photos])
+            for shard in photos.shards:
+                change.put_shard(shard)
+            change.insert(photos.frames)
             self._doubt_scale(change, scale_is_known)
-
-
-_Outcome = DecodedPhoto | DatasetError | GeometryError | None
-
-
-def _read(photo_and_known: tuple[PosedPhoto, MapFrame | None], max_jpeg_bytes: int) -> _Outcome:
-    """The photo decoded, what is wrong with it, or None where the map has it already."""
-    photo, known = photo_and_known
-    try:
-        safe_name(photo.name, where="the photo's name")
-        data = photo_bytes(photo)
-        sha256 = hashlib.sha256(data).hexdigest()
-        if known is None:
-            return decode(photo, data, sha256, max_jpeg_bytes)
-        _check_same(photo, sha256, known)
-        return None
-    except (DatasetError, GeometryError) as error:
-        return error
-
-
-def _check_same(photo: PosedPhoto, sha256: str, known: MapFrame) -> None:
-    is_near = bool(
-        (photo.T_world_cam.R - known.T_world_cam.R).abs().max() < 1e-9
-        and (photo.T_world_cam.t - known.T_world_cam.t).abs().max() < 1e-9
-    )
-    if sha256 != known.photo_sha256:
-        what = "another photo"
-    elif not is_near:
-        what = "another pose"
-    elif line_of_camera(photo.camera) != known.camera_line:
-        what = "another camera"
-    else:
-        return
-    raise DatasetError(
-        f"{photo.name}: expected a new name or the photo that the map has, found {what} in the map under this name. "
-        "Remove it first, or rename it."
-    )
 
 
 def _require(settings: MapSettings, network: LoadedMatchGNN) -> None:

@@ -7,7 +7,6 @@ A writer holds an advisory lock for as long as its transaction, so there is one 
 reader has begun to read stays readable because its transaction stays open, and with it the moment that it sees.
 """
 
-import hashlib
 import os
 import threading
 import weakref
@@ -364,13 +363,12 @@ def _with_percent(sql: str) -> str:
 class _PostgresChange(TableChange):
     """A change in the making, whose shards are rows."""
 
-    def _keep(self, shard: AnyShard, data: bytes, sha256: str) -> None:
-        shard_id = self._id_of("shards", "sha256", sha256)
-        whole = shard.take(range(len(shard)))
-        texts = [_halfvec(descriptor) for descriptor in whole.descriptors]
+    def _keep(self, shard: Shard) -> None:
+        shard_id = self._insert_shard(shard, shard.num_bytes)
+        texts = [_halfvec(descriptor) for descriptor in shard.descriptors]
         self._db.executemany(
             "INSERT INTO photos (shard_id, shard_row, descriptor, jpeg, features) VALUES (?, ?, ?::halfvec, ?, ?)",
-            ((shard_id, row, text, whole.jpeg(row), _features(whole, row)) for row, text in enumerate(texts)),
+            ((shard_id, row, text, shard.jpeg(row), _features(shard, row)) for row, text in enumerate(texts)),
         )
 
     def finish(self) -> None:
@@ -628,10 +626,8 @@ def _verify_shard(db: _Database, sha256: str, size_hw: tuple[int, int], frames: 
     if not num_rows:
         yield Damage(what, "it is missing", everyone)
         return
-    if list(photos) == list(range(num_rows)):
-        data = Shard.cat(list(photos.values())).encode()
-        if hashlib.sha256(data).hexdigest() == sha256:
-            return
+    if list(photos) == list(range(num_rows)) and Shard.cat(list(photos.values())).sha256 == sha256:
+        return
     whole = {
         frame.name for frame in frames if frame.shard_row in photos and is_row_whole(photos[frame.shard_row], 0, frame)
     }

@@ -92,6 +92,15 @@ class Shard:
                 sha256.update(data.contiguous().numpy().data)
         return sha256.hexdigest()
 
+    def whole(self) -> "Shard":
+        """All of it at hand: itself."""
+        return self
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of the file, after which the shard is named."""
+        return hashlib.sha256(self.encode()).hexdigest()
+
     def encode(self) -> bytes:
         """The file; the same photos give the same bytes."""
         contiguous = {name: self.tensors[name].contiguous() for name in sorted(self.tensors)}
@@ -169,9 +178,9 @@ class RemoteShard:
         """Some of the photos."""
         return self.fetch(rows)
 
-    def encode(self) -> bytes:
-        """What the file would be, were there one."""
-        return self.fetch(range(len(self))).encode()
+    def whole(self) -> Shard:
+        """All photos at hand."""
+        return self.fetch(range(len(self)))
 
 
 AnyShard = Shard | RemoteShard

@@ -354,8 +354,9 @@ class _SqliteChange(TableChange):
     def wrote_shards(self) -> bool:
         return bool(self._new_files)
 
-    def _keep(self, shard: AnyShard, data: bytes, sha256: str) -> None:
-        path = self._shards / f"{sha256}.safetensors"
+    def _keep(self, shard: Shard) -> None:
+        path, data = self._shards / f"{shard.sha256}.safetensors", shard.encode()
+        self._insert_shard(shard, len(data))
         write_durably(path, data)  # over what may lie there: it is no part of the map, and may be damaged
         self._new_files.append(path)
 

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
 from relograph.maps.records import ChangeRecord, MapFrame, MapSettings, Snapshot, VerifyReport
-from relograph.maps.shards import AnyShard
+from relograph.maps.shards import AnyShard, Shard
 from relograph.progress import SILENT, Progress
 
 WAIT_S = 30.0
@@ -16,7 +16,7 @@ WAIT_S = 30.0
 class Change(Protocol):
     """A transaction that changes a map: all of it happens, or nothing."""
 
-    def put_shard(self, shard: AnyShard) -> str:
+    def put_shard(self, shard: Shard) -> str:
         """Keeps a shard and returns its SHA-256; without a frame that leads to it, it goes again."""
         ...
 

@@ -3,7 +3,6 @@
 A store opens transactions and keeps shards; what happens within a transaction is here.
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -12,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from relograph.errors import DatasetError
 from relograph.maps.records import ChangeRecord, Damage, MapFrame, MapSettings, Snapshot, digest, xor
-from relograph.maps.shards import AnyShard, Shard
+from relograph.maps.shards import Shard
 from relograph.scenes.names import safe_name
 
 NAMES_AT_ONCE = 500
@@ -165,19 +164,21 @@ class TableChange:
         self._may_drop_shards = False
         self.dropped_shards = False
 
-    def _keep(self, shard: AnyShard, data: bytes, sha256: str) -> None:
-        """Keeps a shard that the tables have a row of since now."""
+    def _keep(self, shard: Shard) -> None:
+        """Keeps a shard that is new to the tables, and writes it down there."""
         raise NotImplementedError
 
-    def put_shard(self, shard: AnyShard) -> str:
-        data = shard.encode()
-        sha256 = hashlib.sha256(data).hexdigest()
-        if self._db.execute("SELECT 1 FROM shards WHERE sha256 = ?", [sha256]).fetchone() is None:
-            values = (sha256, len(data), *shard.size_hw)
-            self._db.execute("INSERT INTO shards (sha256, num_bytes, height, width) VALUES (?, ?, ?, ?)", values)
-            self._keep(shard, data, sha256)
+    def put_shard(self, shard: Shard) -> str:
+        if self._db.execute("SELECT 1 FROM shards WHERE sha256 = ?", [shard.sha256]).fetchone() is None:
+            self._keep(shard)
             self._may_drop_shards = True  # unless a frame comes that leads to it
-        return sha256
+        return shard.sha256
+
+    def _insert_shard(self, shard: Shard, num_bytes: int) -> int:
+        """Its number."""
+        values = (shard.sha256, num_bytes, *shard.size_hw)
+        self._db.execute("INSERT INTO shards (sha256, num_bytes, height, width) VALUES (?, ?, ?, ?)", values)
+        return self._id_of("shards", "sha256", shard.sha256)
 
     def continue_history(self, changes: Sequence[ChangeRecord]) -> None:
         assert self.number == 1, "a map that is being made has no history of its own"
