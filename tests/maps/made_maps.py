@@ -17,6 +17,7 @@ from relograph.maps.building import DecodedPhoto
 from relograph.maps.shards import Shard
 from relograph.models.match_gnn import ImageFeatures, MatchGNN
 from relograph.models.shipped import LoadedMatchGNN
+from relograph.retrieval import stored_index
 
 SHA256 = "a" * 64
 CAMERA = Camera.from_focal(32, 24, 30.0)
@@ -48,6 +49,12 @@ def use_generated_features(patch: pytest.MonkeyPatch, *, photos_per_shard: int =
     patch.setattr(map_module, "fold_match_gnn", lambda model: model)
     for module in (map_module, adding):
         patch.setattr(module, "PHOTOS_PER_SHARD", photos_per_shard)
+
+
+def use_small_indices(patch: pytest.MonkeyPatch) -> None:
+    """Maps of a few dozen photos are large ones."""
+    patch.setattr(stored_index, "EXACT_UP_TO", 24)
+    patch.setattr(stored_index, "WAITING_ROWS", 10)
 
 
 def no_network() -> LoadedMatchGNN:
@@ -86,4 +93,20 @@ def contents(some: Map) -> dict[str, tuple[object, ...]]:
     return found
 
 
-__all__ = ["SHA256", "SqliteStore", "contents", "made_map", "no_network", "photos", "use_generated_features"]
+def descriptors_of(some: Map) -> torch.Tensor:
+    """Of all photos, as the map keeps them; a large map's own features leave them on the disk."""
+    shards = some.shards(some.frames)
+    return torch.stack([shards[frame.shard].descriptors[frame.shard_row] for frame in some.frames]).float()
+
+
+__all__ = [
+    "SHA256",
+    "SqliteStore",
+    "contents",
+    "descriptors_of",
+    "made_map",
+    "no_network",
+    "photos",
+    "use_generated_features",
+    "use_small_indices",
+]

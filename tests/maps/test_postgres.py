@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from made_maps import contents, generated_features, made_map, no_network, photos
+from made_maps import contents, descriptors_of, generated_features, made_map, no_network, photos
 from numpy.testing import assert_allclose
 from postgres_server import PASSWORD, Server
 
@@ -318,7 +318,7 @@ def test_photos_of_a_large_map_are_found_by_the_server_as_they_would_be_here(
     some.add(photos(10, first=30))
     some.add(photos(3, prefix="again/"))
     some.remove([f"walk/{i:04d}.png" for i in (7, 8, 20)])
-    snapshot, exact = some.snapshot, ExactIndex(some.features.descriptors)
+    snapshot, exact = some.snapshot, ExactIndex(descriptors_of(some))
     assert graph_of(address)
     finder = some.store.finder(snapshot)
     some.remove(["walk/0030.png"])  # and is found still by whoever read the map before

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from relograph.errors import DatasetError
 from relograph.localization.map_features import NUM_LEVELS, MapFeatures, StoredFeatures, complete_levels
+from relograph.maps.finding import FrameFinder
 from relograph.maps.records import MapFrame, MapSettings, frame_poses
 from relograph.maps.shards import AnyShard
 from relograph.models.folding import fold_match_gnn
@@ -28,6 +29,8 @@ class ShardedFeatures(MapFeatures):
     shard_of: tuple[int, ...]
     """Of each photo; its row there is its `place`."""
     model: MatchGNN | None = None
+    finder: FrameFinder | None = None
+    """What finds photos of a large map; its descriptors stay on the disk."""
 
     @staticmethod
     def read(
@@ -35,18 +38,22 @@ class ShardedFeatures(MapFeatures):
         settings: MapSettings,
         shard_by_sha256: Mapping[str, AnyShard],
         model: MatchGNN | None = None,
+        finder: FrameFinder | None = None,
     ) -> "ShardedFeatures":
         """Features of those frames; their order is that of the rows."""
         number = {sha256: i for i, sha256 in enumerate(shard_by_sha256)}
         shards = tuple(shard_by_sha256.values())
         shard_of = tuple(number[frame.shard] for frame in frames)
         place = torch.tensor([frame.shard_row for frame in frames], dtype=torch.long)
+        descriptors = torch.zeros(len(frames), 0)
+        if finder is None:
+            descriptors = _descriptors(shards, torch.tensor(shard_of, dtype=torch.long), place)
         return ShardedFeatures(
             names=tuple(frame.name for frame in frames),
             T_world_cam=frame_poses(frames),
             cameras=tuple(frame.camera for frame in frames),
             sizes=tuple(frame.working_size for frame in frames),
-            descriptors=_descriptors(shards, torch.tensor(shard_of, dtype=torch.long), place),
+            descriptors=descriptors,
             stored_by_size={},
             place=place,
             network_sha256=settings.network_sha256,
@@ -54,7 +61,17 @@ class ShardedFeatures(MapFeatures):
             shards=shards,
             shard_of=shard_of,
             model=model,
+            finder=finder,
         )
+
+    def nearest(self, descriptor: Float[Tensor, "D"], num: int) -> tuple[list[int], Float[Tensor, "n"]]:
+        return super().nearest(descriptor, num) if self.finder is None else self.finder.nearest(descriptor, num)
+
+    def similarity(self, descriptor: Float[Tensor, "D"], rows: Sequence[int]) -> Float[Tensor, "R"]:
+        if self.finder is None:
+            return super().similarity(descriptor, rows)
+        own = [self.shards[self.shard_of[row]].descriptors[int(self.place[row])] for row in rows]
+        return torch.stack(own).float() @ descriptor.cpu().float()
 
     def take(
         self, rows: Sequence[int], device: torch.device

@@ -8,14 +8,15 @@ from pathlib import Path
 import numpy as np
 
 import relograph
-from relograph.errors import CheckpointError, DatasetError
+from relograph.errors import DatasetError
 from relograph.localization.map_features import Precision
 from relograph.localization.photos import PosedPhoto
-from relograph.maps.adding import EncodedPhotos, encode_photos
+from relograph.maps.adding import EncodedPhotos, encode_photos, require_network
 from relograph.maps.building import in_chunks
 from relograph.maps.copying import moved, packed, require_same_features
 from relograph.maps.features import ShardedFeatures
 from relograph.maps.places import PostgresAddress, create_store, open_store
+from relograph.maps.ranks import Ranks
 from relograph.maps.records import (
     LEVELS,
     ChangeRecord,
@@ -92,7 +93,7 @@ class Map:
         """The map that is there. A network is needed to add photos, and where the map does not keep all features."""
         opened = Map(open_store(where), network)
         if network is not None:
-            _require(opened.store.settings(), network)
+            require_network(opened.store.settings(), network)
         return opened
 
     # Reading
@@ -138,7 +139,8 @@ class Map:
             try:
                 shards = self.shards(snapshot.frames)
                 model = None if self._network is None else self._network.model
-                self._features = ShardedFeatures.read(snapshot.frames, snapshot.settings, shards, model)
+                finder = self.store.finder(snapshot)
+                self._features = ShardedFeatures.read(snapshot.frames, snapshot.settings, shards, model, finder)
             except MissingShardError:
                 self.refresh()  # removed since the database was read: the newer map is what there is
                 if self.snapshot.revision == snapshot.revision:
@@ -150,7 +152,7 @@ class Map:
         """That made the features: the one that the map was opened with, or else the package's."""
         if self._network is None:
             network = load_match_gnn()
-            _require(self.settings, network)
+            require_network(self.settings, network)
             self._network, self._features = network, None  # which may have to be computed again by it
         return self._network
 
@@ -182,18 +184,24 @@ class Map:
         *,
         network: LoadedMatchGNN | None = None,
         skip_bad_frames: bool = False,
+        ranks: Ranks | None = None,
         progress: Progress = SILENT,
     ) -> Added:
         """Takes photos in, a shard at a time; each shard is a change that is kept whatever happens after it.
 
         A photo that is there already, with the same pose and camera, is passed over, so an `add` that was stopped can
-        be repeated. One with the same name that is another photo is an error.
+        be repeated. One with the same name that is another photo is an error. With `ranks` other processes, which call
+        `ranks.help` with the same photos, encode most of them.
         """
         settings, about = self.store.settings(), _about(photos)
         network = network or self.network
-        _require(settings, network)
+        require_network(settings, network)
         self._network, model = network, fold_match_gnn(network.model)
-        encoded = encode_photos(self._with_known(photos), model, settings)
+        if ranks is None:
+            encoded = encode_photos(self._with_known(photos), model, settings)
+        else:
+            photos = photos if isinstance(photos, Sequence) else list(photos)
+            encoded = ranks.encode(photos, self.store.find([photo.name for photo in photos]), model, settings)
         num_added, num_there, left_out = 0, 0, []
         try:
             with progress.task("adding photos to the map", total=length_hint(photos)) as advance:
@@ -208,13 +216,14 @@ class Map:
                     advance(some.num_photos)
         finally:
             self.refresh()
+        self.store.tend(progress)
         return Added(num_added, num_there, tuple(left_out))
 
     def remove(self, names: Sequence[str]) -> None:
         """Takes photos out, in one change."""
         with self.store.change("remove", _about(())) as change:
             change.remove(list(dict.fromkeys(names)))
-        self.refresh()
+        self._changed()
 
     def merge(
         self,
@@ -276,7 +285,9 @@ class Map:
                 change.insert(packed(self.store, frames, change, advance))
 
         about = _about(()) | {"from": self.store.where}
-        return Map(create_store(where, self.settings, kind, about, fill), self._network)
+        made = Map(create_store(where, self.settings, kind, about, fill), self._network)
+        made.store.tend(progress)
+        return made
 
     def compact(self, num_frames: int | None = None, *, progress: Progress = SILENT) -> Nearest:
         """Keeps `num_frames` photos that stand apart, and no room for any that are gone, in one change.
@@ -296,7 +307,7 @@ class Map:
             stay = [frames[row] for row in kept]
             packed_frames = packed(self.store, stay, change, advance)
             change.update([new for new, old in zip(packed_frames, stay, strict=True) if new != old])
-        self.refresh()
+        self._changed(progress, anew=True)
         return nearest_of(T_world_cam, dropped, kept)
 
     def move(self, T_new_world: Similarity) -> None:
@@ -331,13 +342,18 @@ class Map:
             copied = packed(source, frames, change, advance)
             change.insert([replace(frame, name=name) for frame, name in zip(copied, names, strict=True)])
             self._doubt_scale(change, scale_is_known)
-        self.refresh()
+        self._changed(progress)
 
     def _doubt_scale(self, change: Change, scale_is_known: bool) -> None:
         """Says of the map that its scale is not known, where that of photos that come in is not."""
         settings = self.store.settings()
         if settings.scale_is_known and not scale_is_known:
             change.set_settings(replace(settings, scale_is_known=False))
+
+    def _changed(self, progress: Progress = SILENT, *, anew: bool = False) -> None:
+        """After photos came or went, by this map: they are found from now on."""
+        self.refresh()
+        self.store.tend(progress, anew=anew)
 
     def _require_unchanged(self) -> None:
         """Raises where another writer was faster: what is about to be done was thought out for an older map."""
@@ -360,14 +376,6 @@ class Map:
                 change.put_shard(shard)
             change.insert(photos.frames)
             self._doubt_scale(change, scale_is_known)
-
-
-def _require(settings: MapSettings, network: LoadedMatchGNN) -> None:
-    if settings.network_sha256 != network.sha256:
-        raise CheckpointError(
-            f"expected the weights that the map was made with ({settings.network_sha256[:12]}), found others "
-            f"({network.sha256[:12]}). Give those weights, or make the map again."
-        )
 
 
 def _scale_is_known(photos: object) -> bool:

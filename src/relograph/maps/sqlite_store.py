@@ -14,6 +14,7 @@ from pathlib import Path
 
 from relograph.errors import DatasetError
 from relograph.maps.durable_files import flush_folder, write_durably
+from relograph.maps.finding import FrameFinder, MapIndex, Newer
 from relograph.maps.records import (
     ChangeRecord,
     Damage,
@@ -36,6 +37,7 @@ from relograph.maps.tables import (
     migrate,
     move_scale_into_settings,
     read_changes,
+    read_newer,
     read_settings,
     read_snapshot,
     shards_num_bytes,
@@ -106,6 +108,7 @@ class SqliteStore:
         self.folder = folder
         self._wait_s = wait_s
         self._is_swept = False
+        self._index = MapIndex(folder, self)
 
     @staticmethod
     def open(folder: Path, *, wait_s: float = WAIT_S) -> "SqliteStore":
@@ -195,11 +198,22 @@ class SqliteStore:
         size_by_shard = {frame.shard: frame.size_hw for frame in frames}
         return {sha256: self._shard(sha256, size_hw) for sha256, size_hw in size_by_shard.items()}
 
+    def newer_than(self, revision: int) -> Newer:
+        with self._reading() as db:
+            return read_newer(db, revision)
+
+    def finder(self, snapshot: Snapshot, progress: Progress = SILENT) -> FrameFinder | None:
+        return self._index.finder(snapshot, progress)
+
+    def tend(self, progress: Progress = SILENT, *, anew: bool = False) -> None:
+        self._index.tend(progress, anew=anew)
+
     def num_bytes(self) -> dict[str, int]:
         with self._reading() as db:
             shards = shards_num_bytes(db)
         database = sum(path.stat().st_size for path in self.folder.glob(f"{DATABASE}*"))
-        return {"shards": shards, "database": database}
+        index = self._index.num_bytes
+        return {"shards": shards, "database": database} | ({"index": index} if index else {})
 
     # Changing
 
@@ -279,6 +293,7 @@ class SqliteStore:
             for (sha256, size_hw), its_frames in by_shard.items():
                 damages += self._verify_shard(sha256, size_hw, its_frames)
                 advance(len(its_frames))
+        damages += self._index.verify(frames)
         kept = {f"{sha256}.safetensors" for sha256, _ in by_shard}
         # Where the database is damaged nothing is known to be garbage.
         is_known = not any(damage.file == DATABASE for damage in damages)

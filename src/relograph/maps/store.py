@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
+from relograph.maps.finding import FrameFinder
 from relograph.maps.records import ChangeRecord, MapFrame, MapSettings, Snapshot, VerifyReport
 from relograph.maps.shards import AnyShard, Shard
 from relograph.progress import SILENT, Progress
@@ -82,6 +83,14 @@ class MapStore(Protocol):
         They stay readable as long as they are used, also when a later change removes them; `MissingShardError` where
         one has gone already.
         """
+        ...
+
+    def finder(self, snapshot: Snapshot, progress: Progress = SILENT) -> FrameFinder | None:
+        """What finds frames of a snapshot by their descriptors; None where they are so few that all are compared."""
+        ...
+
+    def tend(self, progress: Progress = SILENT, *, anew: bool = False) -> None:
+        """Brings what `finder` needs in step with the frames, or makes it `anew`: whoever changed them asks for it."""
         ...
 
     def num_bytes(self) -> dict[str, int]:

@@ -7,9 +7,11 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import takewhile
 from typing import Any, Protocol, runtime_checkable
 
 from relograph.errors import DatasetError
+from relograph.maps.finding import Newer
 from relograph.maps.records import ChangeRecord, Damage, MapFrame, MapSettings, Snapshot, digest, xor
 from relograph.maps.shards import Shard
 from relograph.scenes.names import safe_name
@@ -89,6 +91,15 @@ def read_snapshot(db: Database) -> Snapshot:
     return Snapshot(
         revision, settings, tuple(_frame(row) for row in db.execute(f"{_SELECT_FRAMES} ORDER BY frames.id"))
     )
+
+
+def read_newer(db: Database, revision: int) -> Newer:
+    """What came after a change."""
+    last, num_frames, _ = last_change(db)
+    # From the last one back: changes bring frames in the order of their numbers, so the others need not be looked at.
+    backwards = (_frame(row) for row in db.execute(f"{_SELECT_FRAMES} ORDER BY frames.id DESC"))
+    frames = list(takewhile(lambda frame: frame.change > revision, backwards))
+    return Newer(last, num_frames, tuple(reversed(frames)))
 
 
 def read_settings(db: Database) -> MapSettings:
