@@ -1,12 +1,18 @@
 """What tests of several folders share."""
 
+import functools
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import settings
 from PIL import Image
+
+if TYPE_CHECKING:
+    from relograph.rooms.textures import TextureAtlas
 
 # Tests run side by side in processes; torch's threads inside them would only wait for each other.
 torch.set_num_threads(1)
@@ -16,6 +22,23 @@ torch.set_num_threads(1)
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("explore", max_examples=2000, deadline=None)
 settings.load_profile("repeatable")
+
+
+@pytest.fixture(scope="module")
+def few_textures() -> "Iterator[TextureAtlas]":
+    """An atlas of one texture of each family, and no more than that in any that is made while a file's tests run."""
+    from relograph.rooms import textures  # not above: shapes are checked in what is imported from here on
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(textures, "FAMILY_SIZES", dict.fromkeys(textures.FAMILY_SIZES, 1))
+        yield _atlas_of_few_textures()
+
+
+@functools.cache
+def _atlas_of_few_textures() -> "TextureAtlas":
+    from relograph.rooms.textures import make_atlas
+
+    return make_atlas(0)
 
 
 @pytest.fixture

@@ -3,16 +3,11 @@
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from commands import invoke
 
-from relograph.cli.app import app
 from relograph.evaluation import read_predictions
 from relograph.models.checkpoint import load_checkpoint
 from small_roots import write_seven_scenes_root
-
-
-def invoke(*arguments: str | Path):
-    return CliRunner().invoke(app, list(map(str, arguments)))
 
 
 @pytest.fixture(scope="module")

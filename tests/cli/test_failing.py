@@ -9,18 +9,22 @@ from pathlib import Path
 
 import pytest
 import typer
+from commands import invoke
 
 from relograph.cli.failing import failures_as_one_line
 
 RELOGRAPH = [sys.executable, "-m", "relograph"]
-
-
-def run(*arguments: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*RELOGRAPH, *map(str, arguments)], capture_output=True, text=True, check=False, **options)
+RELOGRAPH_WITH_FEW_TEXTURES = [
+    sys.executable,
+    "-c",
+    "from relograph.rooms import textures; textures.FAMILY_SIZES = dict.fromkeys(textures.FAMILY_SIZES, 1); "
+    "from relograph.cli import main; main()",
+]
 
 
 def test_a_user_error_is_one_line_on_stderr_and_exit_code_1(tmp_path: Path):
-    done = run("scene", "info", tmp_path / "nowhere")
+    command = [*RELOGRAPH, "scene", "info", str(tmp_path / "nowhere")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr.startswith("error: ")
@@ -29,22 +33,23 @@ def test_a_user_error_is_one_line_on_stderr_and_exit_code_1(tmp_path: Path):
 
 
 def test_a_user_error_keeps_its_traceback_on_request(tmp_path: Path):
-    done = run("--traceback", "scene", "info", tmp_path / "nowhere")
+    command = [*RELOGRAPH, "--traceback", "scene", "info", str(tmp_path / "nowhere")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "Traceback" in done.stderr
     assert "DatasetError" in done.stderr
 
 
 def test_a_line_break_or_an_escape_sequence_in_a_name_is_shown_and_not_obeyed(tmp_path: Path):
-    done = run("scene", "info", tmp_path / "two\nlines\x1b[31m")
-    assert done.returncode == 1
+    done = invoke("scene", "info", tmp_path / "two\nlines\x1b[31m")
+    assert done.exit_code == 1
     assert done.stderr.count("\n") == 1
     assert r"two\nlines\x1b[31m" in done.stderr
 
 
 def test_an_unknown_device_is_a_user_error(tmp_path: Path):
-    done = run("rooms", "create", tmp_path / "rooms", "--device", "abacus")
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    done = invoke("rooms", "create", tmp_path / "rooms", "--device", "abacus")
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
     assert "'abacus'" in done.stderr
     assert not (tmp_path / "rooms").exists()
 
@@ -97,7 +102,8 @@ def test_a_bug_keeps_its_traceback(bug: Exception):
 
 def test_a_command_that_is_asked_to_end_takes_its_workers_and_its_half_written_folder_along(tmp_path: Path):
     process = subprocess.Popen(
-        [*RELOGRAPH, "rooms", "create", str(tmp_path), "--rooms", "1", "--workers", "2"], stderr=subprocess.DEVNULL
+        [*RELOGRAPH_WITH_FEW_TEXTURES, "rooms", "create", str(tmp_path), "--rooms", "1", "--workers", "2"],
+        stderr=subprocess.DEVNULL,
     )
     # The first photo on disk shows that the workers are at work.
     until = time.monotonic() + 120

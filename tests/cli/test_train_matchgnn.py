@@ -3,32 +3,18 @@
 import hashlib
 import json
 import zipfile
-from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import TRAIN_A_ROUND, invoke
 from PIL import Image
-from typer.testing import CliRunner
 
-from relograph.cli.app import app
 from relograph.models.checkpoint import load_checkpoint
-from relograph.rooms import textures
 from relograph.training.loop import read_log
 
-TRAIN = ("train", "--preset", "matchgnn-tiny", "--set", "optim.epochs=1")
-
-
-def invoke(*arguments: str | Path):
-    return CliRunner().invoke(app, list(map(str, arguments)))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _few_textures() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(textures, "FAMILY_SIZES", dict.fromkeys(textures.FAMILY_SIZES, 1))
-        yield
+pytestmark = pytest.mark.usefixtures("few_textures")
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +33,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def first_round(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("rounds") / "first"
-    done = invoke(*TRAIN, "--textures", archive, "--output", run)
+    done = invoke(*TRAIN_A_ROUND, "--textures", archive, "--output", run)
     assert done.exit_code == 0, done.output
     (line,) = done.stdout.splitlines()
     assert line.startswith(f"{run}/weights: checkpoint after 2 steps, validation loss ")
@@ -64,17 +50,17 @@ def test_a_round_keeps_which_photographs_it_saw(first_round: Path, archive: Path
 
 def test_the_same_command_goes_on_and_another_is_refused(first_round: Path, archive: Path) -> None:
     before = load_checkpoint(first_round / "weights").sha256
-    again = invoke(*TRAIN, "--textures", archive, "--output", first_round)
+    again = invoke(*TRAIN_A_ROUND, "--textures", archive, "--output", first_round)
     assert again.exit_code == 0, again.output
     assert load_checkpoint(first_round / "weights").sha256 == before
     assert len(read_log(first_round / "log.csv")) == 1
-    bare = invoke(*TRAIN, "--output", first_round)
+    bare = invoke(*TRAIN_A_ROUND, "--output", first_round)
     assert bare.exit_code == 1
     assert "expected a new folder or an unfinished run of the same settings, found one with textures" in bare.stderr
 
 
 def test_a_next_round_starts_from_the_weights(first_round: Path, tmp_path: Path) -> None:
-    done = invoke(*TRAIN, "--init", first_round / "weights", "--output", tmp_path)
+    done = invoke(*TRAIN_A_ROUND, "--init", first_round / "weights", "--output", tmp_path)
     assert done.exit_code == 0, done.output
     metadata = load_checkpoint(tmp_path / "weights").metadata
     assert metadata["training"]["rounds"] == 2
@@ -93,7 +79,7 @@ def test_a_next_round_starts_from_the_weights(first_round: Path, tmp_path: Path)
     ],
 )
 def test_what_makes_no_sense_is_one_line(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
-    done = invoke(*TRAIN, "--output", tmp_path / "run", *arguments)
+    done = invoke(*TRAIN_A_ROUND, "--output", tmp_path / "run", *arguments)
     assert done.exit_code == 1
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -101,7 +87,7 @@ def test_what_makes_no_sense_is_one_line(arguments: tuple[str, ...], message: st
 
 def test_photographs_without_a_split_are_told_where_they_belong(tmp_path: Path) -> None:
     Image.new("RGB", (8, 8)).save(tmp_path / "photo.png")
-    done = invoke(*TRAIN, "--textures", tmp_path, "--output", tmp_path / "run")
+    done = invoke(*TRAIN_A_ROUND, "--textures", tmp_path, "--output", tmp_path / "run")
     assert done.exit_code == 1
     assert (
         f"{tmp_path}: expected photographs (.jpg, .jpeg, .png, .webp) in its folder train/, found none." in done.stderr

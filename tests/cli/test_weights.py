@@ -1,36 +1,22 @@
 """`relograph weights`: from the run of a training to weights in the package, in commands."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from commands import TRAIN_A_ROUND, invoke
 
 from evaluation.made_weights import make_results
-from relograph.cli.app import app
 from relograph.models import shipped
 from relograph.models.shipped import Calibration, Odds, load_match_gnn, save_calibration
-from relograph.rooms import textures
 
-TRAIN = ("train", "--preset", "matchgnn-tiny", "--set", "optim.epochs=1")
-
-
-def invoke(*arguments: str | Path):
-    return CliRunner().invoke(app, list(map(str, arguments)))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _few_textures() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(textures, "FAMILY_SIZES", dict.fromkeys(textures.FAMILY_SIZES, 1))
-        yield
+pytestmark = pytest.mark.usefixtures("few_textures")
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A first round."""
     folder = tmp_path_factory.mktemp("rounds") / "first"
-    done = invoke(*TRAIN, "--output", folder)
+    done = invoke(*TRAIN_A_ROUND, "--output", folder)
     assert done.exit_code == 0, done.output
     return folder
 

@@ -1,7 +1,6 @@
 """An ablation in small: trained for a few steps, scored in a home of a few photos."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,10 +13,11 @@ from relograph.evaluation.experiment_report import ablation_block
 from relograph.evaluation.rooms_gather import RoomsOptions
 from relograph.models.match_gnn import MatchGNN
 from relograph.results import write_result
-from relograph.rooms import textures
 from relograph.rooms.room_maps import RoomMapConfig
 from relograph.training.match_training import MatchTrainConfig
 from relograph.training.presets import MATCHGNN, MATCHGNN_TINY
+
+pytestmark = pytest.mark.usefixtures("few_textures")
 
 ONE_STEP = replace(MATCHGNN_TINY, optim=replace(MATCHGNN_TINY.optim, epochs=1, steps_per_epoch=1))
 OPTIONS = RoomsOptions(
@@ -27,13 +27,6 @@ OPTIONS = RoomsOptions(
     compare_int8=False,
     rooms=RoomMapConfig(map_views=8, query_views=2, image_height=48, image_width=64),
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _few_textures() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(textures, "FAMILY_SIZES", dict.fromkeys(textures.FAMILY_SIZES, 1))
-        yield
 
 
 def changed(name: str) -> MatchTrainConfig:

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,20 +23,14 @@ from relograph.localization import UnknownFocal
 from relograph.localization.confidence import SOLVED_SIGNS
 from relograph.localization.localizer import Answer, UsedReference
 from relograph.models.shipped import load_match_gnn, save_match_gnn
-from relograph.rooms import textures
 from relograph.rooms.room_maps import RoomMapConfig, room_maps
 from rooms.tiny_rooms import tiny_atlas
+
+pytestmark = pytest.mark.usefixtures("few_textures")
 
 TINY = RoomMapConfig(map_views=4, query_views=2, image_height=48, image_width=64, unseen_views=1)
 OPTIONS = RoomsOptions(num_homes=1, num_stranger_maps=1, reference_counts=(1, 2), every_for_counts=2)
 CONFIG = PlaceConfig(num_references=2)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _few_textures() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(textures, "FAMILY_SIZES", dict.fromkeys(textures.FAMILY_SIZES, 1))
-        yield
 
 
 @pytest.fixture(scope="module")

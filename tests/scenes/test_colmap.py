@@ -237,7 +237,8 @@ def test_a_binary_file_cut_anywhere_is_an_error(tmp_path, file):
     root = write_by_pycolmap(reconstruction_of_rigs(), tmp_path / "rigs", "colmap binary")
     path = model_folder(root) / file
     data = path.read_bytes()
-    for length in range(len(data)):
+    step = 1 + len(data) // 200  # every byte of a short file, and places of every kind in a long one
+    for length in range(0, len(data), step):
         path.write_bytes(data[:length])
         with pytest.raises(DatasetError, match="whole COLMAP binary file"):
             colmap.read(root)

@@ -23,7 +23,7 @@ from relograph.scenes.names import decode_text, parse_float, parse_int, safe_nam
 # The same examples on every machine. RELOGRAPH_FUZZ_EXAMPLES=5000 looks further, each time elsewhere.
 NUM_EXAMPLES = int(os.environ.get("RELOGRAPH_FUZZ_EXAMPLES", "0"))
 FUZZING = settings(
-    max_examples=NUM_EXAMPLES or 60,
+    max_examples=NUM_EXAMPLES or 25,
     derandomize=not NUM_EXAMPLES,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

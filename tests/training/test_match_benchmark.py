@@ -10,19 +10,11 @@ from typer.testing import CliRunner
 
 from relograph.cli.app import app
 from relograph.models.match_gnn import MatchGNN
-from relograph.rooms import textures
 from relograph.rooms.textures import TextureAtlas
 from relograph.training.match_benchmark import match_table, match_training_speed
 from relograph.training.presets import MATCHGNN_TINY
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def few_textures() -> TextureAtlas:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(textures, "FAMILY_SIZES", dict.fromkeys(textures.FAMILY_SIZES, 1))
-        return textures.make_atlas(0)
 
 
 def test_a_training_row_says_what_was_run_and_counts_from_it(few_textures: TextureAtlas) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from relograph.graphs.correspondence import Lenses, TrueMatches, true_matches
 from relograph.models.match_gnn import COARSE_STRIDE
-from relograph.rooms import RoomStream, textures
+from relograph.rooms import RoomStream
 from relograph.rooms.stream import UnseenGraphs
 from relograph.rooms.textures import TextureAtlas
 from relograph.rooms.world import Rooms, Views
@@ -16,13 +16,6 @@ from relograph.training.match_drill import as_a_matcher_errs, unseen_matches
 from relograph.training.presets import MATCHGNN_TINY
 
 STREAM = replace(MATCHGNN_TINY.stream, graphs_per_batch=3, unseen_graphs=3, num_nodes=4)
-
-
-@pytest.fixture(scope="module")
-def few_textures() -> TextureAtlas:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(textures, "FAMILY_SIZES", dict.fromkeys(textures.FAMILY_SIZES, 1))
-        return textures.make_atlas(0)
 
 
 @pytest.mark.parametrize("portrait_share", [0.0, 1.0])

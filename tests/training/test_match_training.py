@@ -14,7 +14,7 @@ from relograph.graphs.correspondence import Lenses, true_matches
 from relograph.models.checkpoint import load_checkpoint
 from relograph.models.match_gnn import COARSE_STRIDE, MatchAnswers, MatchGNN
 from relograph.models.shipped import load_match_gnn
-from relograph.rooms import RoomStream, StreamBatch, textures
+from relograph.rooms import RoomStream, StreamBatch
 from relograph.rooms.room_maps import FIRST_SEED
 from relograph.rooms.textures import TextureAtlas
 from relograph.training.loop import make_fabric, read_log
@@ -32,12 +32,7 @@ from relograph.training.match_validation import FIGURES, match_figures
 from relograph.training.matching import LESSONS, MatchObjective
 from relograph.training.presets import MATCHGNN, MATCHGNN_TINY
 
-
-@pytest.fixture(scope="module", autouse=True)
-def few_textures() -> TextureAtlas:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(textures, "FAMILY_SIZES", dict.fromkeys(textures.FAMILY_SIZES, 1))
-        yield textures.make_atlas(0)
+pytestmark = pytest.mark.usefixtures("few_textures")
 
 
 @pytest.fixture(scope="module")

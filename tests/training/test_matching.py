@@ -10,7 +10,7 @@ from torch import Tensor
 from relograph.geometry import Pose, rotation_error_deg
 from relograph.graphs.correspondence import TrueMatches
 from relograph.models.match_gnn import FINE_RADIUS, Flow, Matches, MatchGNN, PoseAnswers
-from relograph.rooms import RoomStream, StreamBatch, StreamConfig, textures
+from relograph.rooms import RoomStream, StreamBatch, StreamConfig
 from relograph.rooms.photograph import Effects
 from relograph.rooms.textures import TextureAtlas
 from relograph.training.matching import (
@@ -44,13 +44,6 @@ STREAM = StreamConfig(
     effects=Effects.none(),
     unseen_graphs=2,
 )
-
-
-@pytest.fixture(scope="module")
-def few_textures() -> TextureAtlas:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(textures, "FAMILY_SIZES", dict.fromkeys(textures.FAMILY_SIZES, 1))
-        return textures.make_atlas(0)
 
 
 @pytest.fixture(scope="module")

@@ -4,16 +4,18 @@ Torch's device `meta` has shapes and no values. Whatever looks at one raises the
 copy from the host's pageable memory waits too; those are told by the function that asked for them.
 """
 
-import traceback
+import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import relograph
 from relograph.geometry import Pose
 from relograph.models.match_gnn import MatchGNN
 from relograph.rooms import RoomStream, textures
@@ -26,18 +28,12 @@ from relograph.training.objective import clip_gradients
 from relograph.training.presets import MATCHGNN_TINY
 
 NOWHERE = torch.device("meta")
+PACKAGE = str(Path(relograph.__file__).parent)
 
 
 @pytest.fixture(autouse=True)
 def _autocast_that_knows_of_devices_without_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # torch's own knows no such device
-
-
-@pytest.fixture(scope="module")
-def few_textures() -> TextureAtlas:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(textures, "FAMILY_SIZES", dict.fromkeys(textures.FAMILY_SIZES, 1))
-        return textures.make_atlas(0)
 
 
 class CopiesFromTheHost(TorchDispatchMode):
@@ -54,8 +50,10 @@ class CopiesFromTheHost(TorchDispatchMode):
         if function.overloadpacket in (torch.ops.aten._to_copy, torch.ops.aten.copy_):
             source, target = (args[0], given.get("device")) if len(args) == 1 else (args[1], args[0].device)
             if source.device.type == "cpu" and target == NOWHERE:
-                ours = [frame.name for frame in traceback.extract_stack() if "relograph" in frame.filename]
-                self.copied_by.add(ours[-1])
+                frame = sys._getframe()
+                while not frame.f_code.co_filename.startswith(PACKAGE):
+                    frame = frame.f_back
+                self.copied_by.add(frame.f_code.co_name)
         return function(*args, **given)
 
 

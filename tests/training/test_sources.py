@@ -11,7 +11,7 @@ from torch import Tensor
 
 from relograph.graphs import GraphBatch
 from relograph.retrieval import frustum_overlap, rank_references
-from relograph.rooms import StreamConfig, textures
+from relograph.rooms import StreamConfig
 from relograph.rooms.photograph import Effects
 from relograph.rooms.textures import TextureAtlas
 from relograph.training.config import GraphConfig
@@ -199,13 +199,6 @@ def test_every_use_of_randomness_has_numbers_of_its_own() -> None:
 
 
 # Rooms without end
-
-
-@pytest.fixture(scope="module")
-def few_textures() -> TextureAtlas:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(textures, "FAMILY_SIZES", dict.fromkeys(textures.FAMILY_SIZES, 1))
-        return textures.make_atlas(0)
 
 
 STREAM = StreamConfig(
