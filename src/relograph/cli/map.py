@@ -76,15 +76,21 @@ def create_command(
     focal: FocalOption = None,
     skip_bad_frames: SkipBadFramesOption = False,
 ) -> None:
-    """Make a map of posed photos. Stopped halfway it is a map of fewer photos, and `map add` goes on."""
+    """Make a map of posed photos, under torchrun by many processes. Stopped halfway, `map add` goes on."""
     from relograph.maps import Map
+    from relograph.maps.ranks import torchrun_ranks
     from relograph.maps.records import LEVELS
     from relograph.progress import TerminalProgress
 
-    frames = _open_scene(scene, split, format, focal, skip_bad_frames)
-    levels = {Keep.ALL: LEVELS, Keep.COARSE: LEVELS[:2], Keep.NONE: ()}[keep]
-    made = Map.create(path, network=_network(weights, device), precision=precision.value, levels=levels)
-    added = made.add(frames, skip_bad_frames=skip_bad_frames, progress=TerminalProgress())
+    with torchrun_ranks() as ranks:
+        frames = _open_scene(scene, split, format, focal, skip_bad_frames, tell=ranks is None or ranks.is_first)
+        levels = {Keep.ALL: LEVELS, Keep.COARSE: LEVELS[:2], Keep.NONE: ()}[keep]
+        network = _network(weights, device)
+        if ranks is not None and not ranks.is_first:
+            ranks.help(frames.frames, network)
+            return
+        made = Map.create(path, network=network, precision=precision.value, levels=levels)
+        added = made.add(frames, skip_bad_frames=skip_bad_frames, ranks=ranks, progress=TerminalProgress())
     _tell_left_out(added.left_out)
     typer.echo(printable(f"{made.store.where}: {counted(len(made), 'photo')}."))
 
@@ -102,13 +108,19 @@ def add_command(
 ) -> None:
     """Add posed photos to a map, in whose world their poses must be. Photos that it has already are passed over."""
     from relograph.maps import Map
+    from relograph.maps.ranks import torchrun_ranks
     from relograph.progress import TerminalProgress
 
-    some = Map.open(path)
-    frames = _open_scene(scene, split, format, focal, skip_bad_frames)
-    added = some.add(
-        frames, network=_network(weights, device), skip_bad_frames=skip_bad_frames, progress=TerminalProgress()
-    )
+    with torchrun_ranks() as ranks:
+        frames = _open_scene(scene, split, format, focal, skip_bad_frames, tell=ranks is None or ranks.is_first)
+        network = _network(weights, device)
+        if ranks is not None and not ranks.is_first:
+            ranks.help(frames.frames, network)
+            return
+        some = Map.open(path)
+        added = some.add(
+            frames, network=network, skip_bad_frames=skip_bad_frames, ranks=ranks, progress=TerminalProgress()
+        )
     _tell_left_out(added.left_out)
     there = f", {added.num_there:,} were there" if added.num_there else ""
     told = f"{counted(added.num_added, 'photo')} added{there}; {len(some):,} in all"
@@ -339,18 +351,21 @@ def georeference_command(
 
 
 def _network(weights: Path | None, device: str) -> "LoadedMatchGNN":
+    from relograph.maps.ranks import device_of_process
     from relograph.models.shipped import load_match_gnn
 
     network = load_match_gnn(weights)
-    network.model.to(device)
+    network.model.to(device_of_process(device))
     return network
 
 
-def _open_scene(path: Path, split: Split, format: str | None, focal: float | None, skip_bad_frames: bool) -> "Scene":
+def _open_scene(
+    path: Path, split: Split, format: str | None, focal: float | None, skip_bad_frames: bool, *, tell: bool
+) -> "Scene":
     from relograph.scenes.opening import open_scene
 
     scene = open_scene(path, format=format, focal_px=focal, skip_bad_frames=skip_bad_frames)
-    for warning in scene.warnings:
+    for warning in scene.warnings if tell else ():
         typer.echo(printable(f"warning: {warning}"), err=True)
     chosen = {Split.ALL: scene, Split.TRAIN: scene.train, Split.TEST: scene.test}[split]
     if not len(chosen):

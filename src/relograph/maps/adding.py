@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from relograph.errors import DatasetError, GeometryError
+from relograph.errors import CheckpointError, DatasetError, GeometryError
 from relograph.localization.photos import PosedPhoto
 from relograph.maps.building import (
     DecodedPhoto,
@@ -20,6 +20,7 @@ from relograph.maps.building import (
 from relograph.maps.records import MapFrame, MapSettings, line_of_camera
 from relograph.maps.shards import PHOTOS_PER_SHARD, Shard
 from relograph.models.match_gnn import MatchGNN
+from relograph.models.shipped import LoadedMatchGNN
 from relograph.scenes.names import safe_name
 
 BadPhoto = DatasetError | GeometryError
@@ -40,6 +41,15 @@ class EncodedPhotos:
     @property
     def num_photos(self) -> int:
         return len(self.frames) + self.num_there + len(self.bad)
+
+
+def require_network(settings: MapSettings, network: LoadedMatchGNN) -> None:
+    """Raises unless the network is the one that made the map's features."""
+    if settings.network_sha256 != network.sha256:
+        raise CheckpointError(
+            f"expected the weights that the map was made with ({settings.network_sha256[:12]}), found others "
+            f"({network.sha256[:12]}). Give those weights, or make the map again."
+        )
 
 
 def encode_photos(

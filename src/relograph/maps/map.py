@@ -200,8 +200,8 @@ class Map:
         if ranks is None:
             encoded = encode_photos(self._with_known(photos), model, settings)
         else:
-            photos = photos if isinstance(photos, Sequence) else list(photos)
-            encoded = ranks.encode(photos, self.store.find([photo.name for photo in photos]), model, settings)
+            everyone = list(photos)
+            encoded = ranks.encode(everyone, self.store.find([photo.name for photo in everyone]), model, settings)
         num_added, num_there, left_out = 0, 0, []
         try:
             with progress.task("adding photos to the map", total=length_hint(photos)) as advance:
