@@ -1,5 +1,6 @@
 """What is not kept in a map is not computed for it, and comes back when it is asked for."""
 
+import errno
 import io
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from numpy.testing import assert_array_equal
 from PIL import Image
 
 from painted_box import write_scene
-from relograph.errors import DatasetError
+from relograph.errors import DatasetError, RelographError
 from relograph.localization.photos import WorkingSize
 from relograph.maps import Map, MapSettings
 from relograph.maps.building import (
@@ -110,6 +111,15 @@ def test_the_small_photo_has_the_best_quality_that_fits():
     fitting = [size for size in size_by_quality(between).values() if size <= MAX_JPEG_BYTES]
     assert 0 < len(fitting) < len(JPEG_QUALITIES)
     assert len(small_jpeg(between, MAX_JPEG_BYTES)) == fitting[0]
+
+
+def test_a_full_disk_is_one_clear_line_also_for_the_small_photo(monkeypatch: pytest.MonkeyPatch):
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("relograph.maps.building.TemporaryFile", full)
+    with pytest.raises(RelographError, match=r"No space left on device\. Free some space, or set TMPDIR"):
+        small_jpeg(np.zeros((16, 16, 3), np.uint8), 1000)
 
 
 def test_a_map_without_features_has_smaller_photos():

@@ -16,6 +16,7 @@ from relograph.maps.building import (
     max_jpeg_bytes,
     photo_bytes,
     read_ahead,
+    shards_at_once,
 )
 from relograph.maps.records import MapFrame, MapSettings, line_of_camera
 from relograph.maps.shards import PHOTOS_PER_SHARD, Shard
@@ -58,7 +59,8 @@ def encode_photos(
     """Photos with what the map has under their names, a shard's worth at a time; the next is under way meanwhile."""
     read = partial(_read, max_jpeg_bytes=max_jpeg_bytes(settings.levels))
     chunks = in_chunks(read_ahead(photos, read, PHOTOS_PER_SHARD), PHOTOS_PER_SHARD)
-    yield from read_ahead(chunks, partial(_encode, model=model, settings=settings), 1, num_threads=1)
+    at_once = shards_at_once(model)
+    yield from read_ahead(chunks, partial(_encode, model=model, settings=settings), at_once, num_threads=at_once)
 
 
 def _encode(chunk: "list[_Outcome]", model: MatchGNN, settings: MapSettings) -> EncodedPhotos:

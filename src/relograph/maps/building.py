@@ -1,11 +1,11 @@
 """From posed photos to shards: threads decode a few photos ahead while the network encodes those of the next shard."""
 
-import io
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
+from tempfile import TemporaryFile, gettempdir
 from typing import TypeVar
 
 import numpy as np
@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from relograph.environment import num_cores
-from relograph.errors import GeometryError
+from relograph.errors import GeometryError, RelographError
 from relograph.geometry import Pose
 from relograph.localization.map_features import StoredFeatures, encode_levels
 from relograph.localization.photos import PosedPhoto, WorkingSize, see_file, see_pixels
@@ -73,14 +73,21 @@ def max_jpeg_bytes(levels: Sequence[Level]) -> int:
 
 def small_jpeg(pixels: UInt8[np.ndarray, "H W 3"], max_bytes: int) -> bytes:
     """The photo in the best quality that fits, or the lowest."""
-    image, jpeg = Image.fromarray(pixels), b""
-    for quality in JPEG_QUALITIES:
-        file = io.BytesIO()
-        image.save(file, "JPEG", quality=quality, optimize=True)
-        jpeg = file.getvalue()
-        if len(jpeg) <= max_bytes:
-            break
-    return jpeg
+    try:
+        # Into a file: while Pillow encodes into memory no other thread of Python's runs, and all would wait for one.
+        with TemporaryFile() as file:
+            for quality in JPEG_QUALITIES:
+                file.seek(0)
+                Image.fromarray(pixels).save(file, "JPEG", quality=quality, optimize=True)
+                file.truncate()
+                if file.tell() <= max_bytes:
+                    break
+            file.seek(0)
+            return file.read()
+    except OSError as error:
+        raise RelographError(
+            f"{gettempdir()}: expected to write a small file here, found: {error}. Free some space, or set TMPDIR."
+        ) from error
 
 
 def in_chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
@@ -110,6 +117,11 @@ def read_ahead(
 EncodedShards = list[tuple[Shard, list[DecodedPhoto]]]
 
 
+def shards_at_once(model: MatchGNN) -> int:
+    """How many shards are worth encoding side by side: a CPU's cores are busy with one, a GPU would wait for hashes."""
+    return 1 if _is_on_cpu(model) else 3
+
+
 def encode(photos: Sequence[DecodedPhoto], model: MatchGNN, settings: MapSettings) -> EncodedShards:
     """Shards of the photos, one for each size, with the photos in the order of their rows."""
     by_size: dict[tuple[int, int], list[DecodedPhoto]] = {}
@@ -131,7 +143,7 @@ Encoded = tuple[StoredFeatures, Float[Tensor, "M D"]]
 
 
 def _is_on_cpu(model: MatchGNN) -> bool:
-    return next(model.parameters()).device.type == "cpu"
+    return all(parameter.device.type == "cpu" for parameter in model.parameters())
 
 
 def _encode_all(batches: Sequence[list[DecodedPhoto]], model: MatchGNN, settings: MapSettings) -> list[Encoded]:
