@@ -2,7 +2,8 @@
 
 The writer tells in a log what it is about to do, with all photos before and after, and when it is done. After a kill
 the map must be whole and hold what the last finished change left, or what the one that was cut off would have left;
-of photos that are added a shard at a time, any whole number of shards.
+of photos that are added a shard at a time, any whole number of shards. All of them must be found, also where the index
+was left behind.
 """
 
 import argparse
@@ -18,11 +19,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from made_maps import no_network, photos, use_generated_features
+from made_maps import descriptors_of, no_network, photos, use_generated_features, use_small_indices
 
 from relograph.errors import DatasetError
 from relograph.geometry import Pose
 from relograph.maps import Map, Similarity
+from relograph.retrieval import ExactIndex
 
 State = dict[str, float]
 """Where photos stand along x, by name."""
@@ -39,6 +41,7 @@ def state_of(some: Map) -> State:
 
 def main(num_kills: int, seed: int) -> str:
     use_generated_features(pytest.MonkeyPatch(), photos_per_shard=PHOTOS_PER_SHARD)
+    use_small_indices(pytest.MonkeyPatch(), exact_up_to=6, waiting_rows=4)
     rng = random.Random(seed)
     cut_off: Counter[str] = Counter()
     num_garbage = 0
@@ -128,6 +131,7 @@ def check(place: Path, told: list[dict[str, object]], cut_off: Counter[str]) -> 
     assert report.is_whole, report
     found = state_of(reopened)
     assert len(reopened.features) == len(found)
+    check_finding(reopened, cut_off)
     if is_done:
         assert found == after, (kind, found, after)
         cut_off["between changes"] += 1
@@ -142,6 +146,20 @@ def check(place: Path, told: list[dict[str, object]], cut_off: Counter[str]) -> 
     else:
         assert found in (before, after), (kind, before, found, after)
     return bool(report.garbage)
+
+
+def check_finding(some: Map, cut_off: Counter[str]) -> None:
+    """Raises unless every photo is found by its descriptor, through the index as by comparing all."""
+    if some.features.finder is None:
+        return
+    cut_off["with an index"] += 1
+    descriptors = descriptors_of(some)
+    exact = ExactIndex(descriptors)
+    for descriptor in descriptors:
+        expected = exact.search(descriptor[None], 3)
+        rows, similarity = some.features.nearest(descriptor, 3)  # copies of a photo stand in any order
+        torch.testing.assert_close(similarity, expected.similarity[0], atol=2e-3, rtol=0)
+        torch.testing.assert_close(descriptors[rows], descriptors[expected.row[0]])
 
 
 if __name__ == "__main__":

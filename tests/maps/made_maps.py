@@ -11,7 +11,7 @@ import torch
 from relograph.geometry import Camera, Pose
 from relograph.localization.map_features import StoredFeatures
 from relograph.localization.photos import PhotoInMemory
-from relograph.maps import Map, MapSettings, SqliteStore, adding
+from relograph.maps import Map, MapSettings, SqliteStore, adding, ranks
 from relograph.maps import map as map_module
 from relograph.maps.building import DecodedPhoto
 from relograph.maps.shards import Shard
@@ -46,15 +46,16 @@ def encode_generated(
 
 def use_generated_features(patch: pytest.MonkeyPatch, *, photos_per_shard: int = 4) -> None:
     patch.setattr(adding, "encode", encode_generated)
-    patch.setattr(map_module, "fold_match_gnn", lambda model: model)
-    for module in (map_module, adding):
+    for module in (map_module, ranks):
+        patch.setattr(module, "fold_match_gnn", lambda model: model)
+    for module in (map_module, adding, ranks):
         patch.setattr(module, "PHOTOS_PER_SHARD", photos_per_shard)
 
 
-def use_small_indices(patch: pytest.MonkeyPatch) -> None:
+def use_small_indices(patch: pytest.MonkeyPatch, *, exact_up_to: int = 24, waiting_rows: int = 10) -> None:
     """Maps of a few dozen photos are large ones."""
-    patch.setattr(stored_index, "EXACT_UP_TO", 24)
-    patch.setattr(stored_index, "WAITING_ROWS", 10)
+    patch.setattr(stored_index, "EXACT_UP_TO", exact_up_to)
+    patch.setattr(stored_index, "WAITING_ROWS", waiting_rows)
 
 
 def no_network() -> LoadedMatchGNN:

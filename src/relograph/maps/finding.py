@@ -16,6 +16,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -126,17 +127,23 @@ class MapIndex:
             return None
 
     def _made_anew(self, progress: Progress) -> StoredIndex:
-        for left_over in self._folder.glob(f"{PARTIAL}*"):
-            shutil.rmtree(left_over)
+        self._remove_partial()
         snapshot = self._store.snapshot()
         frames = _by_shard(snapshot.frames)
-        partial = self._folder / f"{PARTIAL}{token_hex(4)}"
+        new, old = (self._folder / f"{PARTIAL}{token_hex(4)}" for _ in range(2))
         descriptors = self._descriptors(frames)
-        StoredIndex.create(partial, descriptors, keys=_keys(frames), revision=snapshot.revision, progress=progress)
+        StoredIndex.create(new, descriptors, keys=_keys(frames), revision=snapshot.revision, progress=progress)
         # A reader that looks between these two finds no index, and compares all.
-        shutil.rmtree(self._folder / INDEX, ignore_errors=True)
-        partial.rename(self._folder / INDEX)
+        with suppress(FileNotFoundError):
+            (self._folder / INDEX).rename(old)
+        new.rename(self._folder / INDEX)
+        self._remove_partial()
         return StoredIndex(self._folder / INDEX, warn=_nobody)
+
+    def _remove_partial(self) -> None:
+        """Indices in the making, or on their way out, of processes that were killed."""
+        for left_over in self._folder.glob(f"{PARTIAL}*"):
+            shutil.rmtree(left_over)
 
     def _caught_up(self, index: StoredIndex, progress: Progress) -> StoredIndex:
         newer = self._store.newer_than(index.revision)
@@ -209,9 +216,9 @@ class _IndexedFrames:
             new = self._new.search(descriptor[None].cpu(), num)
             place = torch.cat([place, self._new_places[new.row[0]]])
             similarity = torch.cat([similarity, new.similarity[0]])
-        similarity, order = similarity.sort(descending=True, stable=True)
-        is_one = similarity[:num] > -torch.inf
-        return place[order][:num][is_one].tolist(), similarity[:num][is_one]
+        order = torch.from_numpy(np.lexsort((place.numpy(), -similarity.numpy())))[:num]
+        order = order[similarity[order] > -torch.inf]
+        return place[order].tolist(), similarity[order]
 
 
 def _keys(frames: Sequence[MapFrame]) -> Int[Tensor, "F"]:
