@@ -112,12 +112,14 @@ def add_command(
     from relograph.progress import TerminalProgress
 
     with torchrun_ranks() as ranks:
-        frames = _open_scene(scene, split, format, focal, skip_bad_frames, tell=ranks is None or ranks.is_first)
+        is_first = ranks is None or ranks.is_first
+        some = Map.open(path) if is_first else None
+        frames = _open_scene(scene, split, format, focal, skip_bad_frames, tell=is_first)
         network = _network(weights, device)
-        if ranks is not None and not ranks.is_first:
+        if some is None:
+            assert ranks is not None
             ranks.help(frames.frames, network)
             return
-        some = Map.open(path)
         added = some.add(
             frames, network=network, skip_bad_frames=skip_bad_frames, ranks=ranks, progress=TerminalProgress()
         )

@@ -110,10 +110,10 @@ class Ranks:
 def _clear_errors(rank: int) -> Iterator[None]:
     try:
         yield
-    except RuntimeError as error:
+    except RuntimeError:
         raise DatasetError(
-            f"expected process {rank} to go on, found it gone ({str(error).splitlines()[0]}). The map is whole; see "
-            "what that process says, and add the photos again."
+            f"expected process {rank} to go on, found it gone. The map is whole; see what that process says, and add "
+            "the photos again."
         ) from None
 
 
