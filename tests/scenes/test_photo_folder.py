@@ -5,7 +5,7 @@ from relograph.scenes.photo_folder import list_photos
 
 
 def test_photos_come_in_the_order_of_their_numbers_from_all_folders(tmp_path):
-    for name in ("b/IMG_10.JPG", "b/IMG_9.jpg", "a.png", ".hidden.png", ".git/c.png", "notes.txt"):
+    for name in ("b/IMG_10.JPG", "b/IMG_9.jpg", "a.png", "a.depth.png", ".hidden.png", ".git/c.png", "notes.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     assert list_photos(tmp_path) == ["a.png", "b/IMG_9.jpg", "b/IMG_10.JPG"]

@@ -9,12 +9,14 @@ from relograph.scenes.names import reading, safe_name
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".ppm")
 """Of files that may be photos; those of phones that take HEIC are converted first."""
+DEPTH_ENDING = ".depth.png"
+"""Of depth maps that lie beside photos, as in 7-Scenes."""
 
 
 def list_photos(folder: Path) -> list[str]:
     """Paths of the photos in a folder and in those below it, relative to it, with numbers in them in their order.
 
-    What is hidden is left out.
+    What is hidden is left out, and so are depth maps.
     """
     names = []
     with reading(folder):
@@ -27,7 +29,7 @@ def list_photos(folder: Path) -> list[str]:
             names += [
                 (Path(parent) / name).relative_to(folder).as_posix()
                 for name in files
-                if name.lower().endswith(ENDINGS) and not name.startswith(".")
+                if name.lower().endswith(ENDINGS) and not name.lower().endswith(DEPTH_ENDING) and name[0] != "."
             ]
     if not names:
         raise DatasetError(
