@@ -28,8 +28,9 @@ test: $(VENV)/.installed-dev ## Run every check that CI runs: format, lint, type
 	$(PYTHON) -m mypy
 	$(PYTHON) -m pytest -n 2
 
-crash-test: $(VENV)/.installed-dev ## Kill a process that changes a map 200 times, and check the map each time.
+crash-test: $(VENV)/.installed-dev ## Kill a process that changes a map 200 times, and check the map each time; in PostgreSQL 100 times.
 	@$(PYTHON) tests/maps/crashing.py --kills 200
+	$(PYTHON) tests/maps/crashing.py --kills 100 --postgresql
 
 wheel: $(VENV)/.installed-dev ## Build the wheel and the source archive into dist/, and say how large they are.
 	@rm -rf dist

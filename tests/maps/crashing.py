@@ -3,7 +3,10 @@
 The writer tells in a log what it is about to do, with all photos before and after, and when it is done. After a kill
 the map must be whole and hold what the last finished change left, or what the one that was cut off would have left;
 of photos that are added a shard at a time, any whole number of shards. All of them must be found, also where the index
-was left behind.
+was left behind. A copy is there as a whole or not at all.
+
+The maps are folders, or databases of a real server with `--postgresql`: then it is the writer that is killed, not the
+server, and copies go from there to folders and back.
 """
 
 import argparse
@@ -20,17 +23,21 @@ from pathlib import Path
 import pytest
 import torch
 from made_maps import descriptors_of, no_network, photos, use_generated_features, use_small_indices
+from postgres_server import Server
 
 from relograph.errors import DatasetError
 from relograph.geometry import Pose
 from relograph.maps import Map, Similarity
+from relograph.maps.places import PostgresAddress, parse_place
+from relograph.maps.postgres_store import PostgresStore
 from relograph.retrieval import ExactIndex
 
 State = dict[str, float]
 """Where photos stand along x, by name."""
 
 PHOTOS_PER_SHARD = 4
-LONGEST_WAIT_S = 0.25
+LONGEST_WAIT_S = {"folder": 0.25, "postgresql": 1.0}
+"""Until a kill: several changes."""
 ASIDE_M = 100.0
 T_ASIDE = Similarity(Pose.from_axis_angle([0.0, 0.0, 0.0], [ASIDE_M, 0.0, 0.0]))
 
@@ -39,7 +46,7 @@ def state_of(some: Map) -> State:
     return {frame.name: round(frame.cam_center_world[0], 6) for frame in some.frames}
 
 
-def main(num_kills: int, seed: int) -> str:
+def main(num_kills: int, seed: int, server: Server | None = None) -> str:
     use_generated_features(pytest.MonkeyPatch(), photos_per_shard=PHOTOS_PER_SHARD)
     use_small_indices(pytest.MonkeyPatch(), exact_up_to=6, waiting_rows=4)
     rng = random.Random(seed)
@@ -48,11 +55,11 @@ def main(num_kills: int, seed: int) -> str:
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         other = Map.create(root / "other", photos(6, first=900, prefix="other/"), network=no_network())
-        place, number = root / "map-0", 0
+        place, number = new_place(root, server), 0
         for kill in range(num_kills):
             if kill % 10 == 9:  # a new map now and then, as making one is cut off too
                 number += 1
-                place = root / f"map-{number}"
+                place = new_place(root, server, number)
             log = root / f"log-{kill}"
             writer = os.fork()
             if writer == 0:
@@ -63,7 +70,7 @@ def main(num_kills: int, seed: int) -> str:
                     os._exit(1)
             while not log.exists():
                 time.sleep(0.001)
-            time.sleep(rng.uniform(0.0, LONGEST_WAIT_S))
+            time.sleep(rng.uniform(0.0, LONGEST_WAIT_S["folder" if server is None else "postgresql"]))
             os.kill(writer, signal.SIGKILL)
             os.waitpid(writer, 0)
             told = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
@@ -73,7 +80,11 @@ def main(num_kills: int, seed: int) -> str:
     return f"{num_kills} kills: {kinds}; {num_garbage} left garbage. Every map was whole, no committed photo was lost."
 
 
-def change_forever(place: Path, other: Map, log: Path, rng: random.Random) -> None:
+def new_place(root: Path, server: Server | None, number: int = 0) -> str:
+    return str(root / f"map-{number}") if server is None else server.new_database()
+
+
+def change_forever(place: str, other: Map, log: Path, rng: random.Random) -> None:
     def tell(**told: object) -> None:
         with log.open("a") as file:
             file.write(json.dumps(told) + "\n")
@@ -82,15 +93,21 @@ def change_forever(place: Path, other: Map, log: Path, rng: random.Random) -> No
         some = Map.open(place, network=no_network())
         state = state_of(some)
     except DatasetError:
+        is_copy = rng.random() < 0.5
         new = photos(6)
         state = {photo.name: float(photo.T_world_cam.t[0].round(decimals=6)) for photo in new}
-        tell(begin="create", before={}, after=state)
-        some = Map.create(place, new, network=no_network())
+        if is_copy:
+            state = state_of(other)
+            tell(begin="copy here", before={}, after=state)
+            some = Map(other.copy(place).store, no_network())
+        else:
+            tell(begin="create", before={}, after=state)
+            some = Map.create(place, new, network=no_network())
         tell(done="create")
     count = 1000 * rng.randrange(1, 10**6)
     while True:
         count += 20
-        kind = rng.choice(["add", "add", "remove", "merge", "compact"])
+        kind = rng.choice(["add", "add", "remove", "merge", "compact", "copy"])
         after = dict(state)
         if kind == "add":
             new = photos(rng.randrange(1, 10), first=count)
@@ -101,10 +118,16 @@ def change_forever(place: Path, other: Map, log: Path, rng: random.Random) -> No
             after |= {f"{count}/{name}": round(x + ASIDE_M, 6) for name, x in state_of(other).items()}
             tell(begin=kind, before=state, after=after)
             some.merge(other, T_ASIDE, prefix=f"{count}/")
+        elif kind == "copy":
+            target = log.with_name(f"{log.name}-copy-{count}")
+            tell(begin=kind, before=state, after=after, target=str(target))
+            some.copy(target)
         elif kind == "compact":
             tell(begin=kind, before=state, after=after)
             some.compact()
-        elif len(state) > 1:
+        elif len(state) <= 1:
+            continue
+        else:
             gone = rng.sample(sorted(state), len(state) // 2)
             after = {name: x for name, x in state.items() if name not in gone}
             tell(begin=kind, before=state, after=after)
@@ -113,19 +136,22 @@ def change_forever(place: Path, other: Map, log: Path, rng: random.Random) -> No
         tell(done=kind)
 
 
-def check(place: Path, told: list[dict[str, object]], cut_off: Counter[str]) -> bool:
+def check(place: str, told: list[dict[str, object]], cut_off: Counter[str]) -> bool:
     """Raises unless the map is what it may be after the kill; says whether garbage was left."""
     if not told:
         return False
     *_, last = (line for line in told if "begin" in line)
     is_done = "done" in told[-1]
     kind, before, after = str(last["begin"]), dict(last["before"]), dict(last["after"])
+    wait_for_the_end(place)
+    if "target" in last:
+        check_copy(Path(str(last["target"])), after, is_done, cut_off)
     try:
         reopened = Map.open(place, network=no_network())
     except DatasetError:
-        if kind != "create" or is_done:
+        if kind not in ("create", "copy here") or is_done:
             raise
-        cut_off["create before there was a map"] += 1
+        cut_off[f"{kind} before there was a map"] += 1
         return False
     report = reopened.verify()
     assert report.is_whole, report
@@ -148,6 +174,25 @@ def check(place: Path, told: list[dict[str, object]], cut_off: Counter[str]) -> 
     return bool(report.garbage)
 
 
+def wait_for_the_end(place: str) -> None:
+    """A server may be about to commit what the killed writer asked for last."""
+    parsed = parse_place(place)
+    if isinstance(parsed, PostgresAddress):
+        with PostgresStore(parsed)._writing():
+            """Nobody else is writing now."""
+
+
+def check_copy(target: Path, expected: State, is_done: bool, cut_off: Counter[str]) -> None:
+    try:
+        copy = Map.open(target)
+    except DatasetError:
+        assert not is_done
+        cut_off["copy before there was one"] += 1
+        return
+    assert state_of(copy) == expected
+    assert copy.verify().is_whole
+
+
 def check_finding(some: Map, cut_off: Counter[str]) -> None:
     """Raises unless every photo is found by its descriptor, through the index as by comparing all."""
     if some.features.finder is None:
@@ -168,5 +213,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--postgresql", action="store_true")
     given = parser.parse_args()
-    print(main(given.kills, given.seed))  # noqa: T201
+    print(main(given.kills, given.seed, Server() if given.postgresql else None))  # noqa: T201
