@@ -86,10 +86,40 @@ def test_maps_are_split_merged_copied_and_compacted(kitchen: Path, tmp_path: Pat
     assert done.exit_code == 0, done.output
     assert [frame.cam_center_world[0] for frame in Map.open(kitchen)] == [2.0, 5.0, 7.0]
     assert invoke("copy", kitchen, tmp_path / "copy.map").exit_code == 0
-    done = invoke("compact", tmp_path / "copy.map", "--photos", 2)
+    done = invoke("compact", tmp_path / "copy.map", "--photos", 2, "--try", 0)
     assert done.exit_code == 0, done.output
     assert "A photo that went is 2.00 m and 0.0 degrees from the nearest" in done.stdout
     assert (len(Map.open(kitchen)), len(Map.open(tmp_path / "copy.map"))) == (3, 2)
+
+
+def test_a_map_is_compacted_to_a_size_and_says_what_that_costs(kitchen: Path, weights: Path):
+    each = sum(Map.open(kitchen).store.num_bytes().values()) / 3
+    options = ("--size", f"{2.5 * each / 1e3:.1f}kB", "--weights", weights, "--try", 2)
+    done = invoke("compact", kitchen, *options, "--dry-run")
+    assert done.exit_code == 0, done.output
+    before, after, stays = done.stdout.splitlines()
+    assert before.startswith("before: ")
+    assert after.startswith("after: ")
+    assert " of 1 photos within 25 cm and 10 degrees, " in after  # only one would go
+    assert stays == f"{kitchen}: 2 photos would stay."
+    assert len(Map.open(kitchen)) == 3
+    done = invoke("compact", kitchen, *options)
+    assert done.exit_code == 0, done.output
+    assert [line.split(":")[0] for line in done.stdout.splitlines()[:2]] == ["before", "after"]
+    assert len(Map.open(kitchen)) == 2
+    assert sum(Map.open(kitchen).store.num_bytes().values()) <= 2.5 * each
+    done = invoke("compact", kitchen, "--size", "10GB")  # nothing has to go, so no weights are asked for
+    assert done.exit_code == 0, done.output
+    assert len(Map.open(kitchen)) == 2
+
+
+@pytest.mark.parametrize(("size", "message"), [("50", "such as 50MB, found '50'"), ("3 kB", "room for one photo")])
+def test_a_size_that_is_none_or_too_small_is_refused(kitchen: Path, size: str, message: str):
+    done = invoke("compact", kitchen, "--size", size)
+    assert done.exit_code == 1
+    assert message in done.stderr
+    assert len(Map.open(kitchen)) == 3
+    assert "Give one of them" in invoke("compact", kitchen, "--size", "5MB", "--photos", 2).stderr
 
 
 def test_a_map_is_exported_as_a_scene_of_small_photos(kitchen: Path, tmp_path: Path):

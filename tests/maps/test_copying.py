@@ -88,6 +88,22 @@ def test_compacting_to_a_number_keeps_photos_that_stand_apart(tmp_path: Path):
         made.compact(7)
 
 
+@pytest.mark.parametrize("share", [0.3, 0.8])
+def test_a_map_is_compacted_to_a_size_with_as_many_photos_as_it_holds(tmp_path: Path, share: float):
+    made = made_map(tmp_path / "m", 200)
+    made.remove([f"walk/{i:04d}.png" for i in range(0, 80, 3)])  # whose room is not given back yet
+    made.compact()
+    size = sum(made.store.num_bytes().values())
+    wanted = int(share * size)
+    count = made.num_frames_within(wanted)
+    assert count == pytest.approx(share * len(made), abs=8)
+    made.compact(count)
+    assert 0.9 * wanted < sum(made.store.num_bytes().values()) <= wanted
+    assert made.num_frames_within(size) == count  # all of them
+    with pytest.raises(ConfigError, match="expected room for one photo at least, found 1,000 bytes"):
+        made.num_frames_within(1000)
+
+
 def test_a_compact_that_was_thought_out_for_an_older_map_is_not_done(tmp_path: Path):
     made = made_map(tmp_path / "m", 8)
     slow = Map.open(tmp_path / "m")

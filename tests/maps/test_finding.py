@@ -141,6 +141,17 @@ def test_a_map_restored_from_an_older_copy_and_changed_since_is_not_misled(tmp_p
     assert_found(restored)
 
 
+def test_a_map_that_is_compacted_to_few_photos_has_no_index_any_more(tmp_path: Path):
+    made = made_map(tmp_path / "m", 40)
+    made.remove([frame.name for frame in made.frames[:20]])
+    assert made.features.finder is None
+    assert (tmp_path / "m" / INDEX).exists()  # photos may come back
+    made.compact()
+    assert {path.name for path in (tmp_path / "m").iterdir()} == {"map.sqlite", "shards", LOCK}
+    made.add(photos(10, first=100))
+    assert_found(made)
+
+
 def test_an_index_of_photos_that_are_mostly_gone_is_made_anew(tmp_path: Path):
     made = made_map(tmp_path / "m", 60)
     made.remove([frame.name for frame in made.frames[:34]])

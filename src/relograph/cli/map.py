@@ -1,5 +1,6 @@
 """`relograph map`: make a map of posed photos, and change, look at and check it."""
 
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -267,39 +268,47 @@ def compact_command(
         int | None,
         typer.Option("--photos", metavar="N", min=1, help="Keep this many, which stand apart.", show_default="all"),
     ] = None,
-    try_first: Annotated[
+    size: Annotated[
+        str | None,
+        typer.Option("--size", metavar="SIZE", help="Keep as many as a map of this size can hold, such as 50MB."),
+    ] = None,
+    num_tried: Annotated[
         int,
         typer.Option(
-            "--try", metavar="N", min=0, help="Localize this many of the photos that would go, and change nothing."
+            "--try", metavar="N", min=0, help="Localize this many of the photos that go, before and after; 0 for none."
         ),
-    ] = 0,
+    ] = 30,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would cost, and change nothing.")] = False,
     weights: WeightsOption = None,
     device: DeviceOption = "cpu",
 ) -> None:
-    """Give back the room of removed photos and, with --photos, remove those that others stand next to."""
+    """Give back the room of removed photos; with --photos or --size, remove those that others stand next to."""
     import numpy as np
 
     from relograph.maps import Map
     from relograph.maps.thinning_cost import cost_of_thinning
     from relograph.progress import TerminalProgress
 
+    if photos is not None and size is not None:
+        raise ConfigError("expected --photos or --size, found both. Give one of them.")
     some = Map.open(path)
-    if try_first:
-        if photos is None:
-            raise ConfigError("expected --photos with --try, found none. Say how many photos would stay.")
+    if size is not None:
+        photos = some.num_frames_within(_num_bytes(size))
+    if photos is not None and photos < len(some) and num_tried:
         network = _network(weights, device)
-        cost = cost_of_thinning(some, photos, network, num_tried=try_first, progress=TerminalProgress())
-        for when, found in (("now", cost.before), ("then", cost.after)):
+        cost = cost_of_thinning(some, photos, network, num_tried=num_tried, progress=TerminalProgress())
+        for when, found in (("before", cost.before), ("after", cost.after)):
             typer.echo(
                 f"{when}: {found.num_right} of {found.num_queries} photos within 25 cm and 10 degrees, "
                 f"{found.median_error_m:.2f} m and {found.median_error_deg:.1f} degrees in the median"
             )
+    if dry_run:
+        typer.echo(printable(f"{path}: {counted(len(some) if photos is None else photos, 'photo')} would stay."))
         return
     before = sum(some.store.num_bytes().values())
     gone = some.compact(photos, progress=TerminalProgress())
     after = sum(some.store.num_bytes().values())
-    told = f"{counted(len(some), 'photo')}; {_size(before)} before, {_size(after)} now"
-    typer.echo(printable(f"{some.store.where}: {told}."))
+    typer.echo(printable(f"{path}: {counted(len(some), 'photo')}; {_size(before)} before, {_size(after)} now."))
     if len(gone.distance_m):
         typer.echo(
             f"A photo that went is {np.median(gone.distance_m):.2f} m and {np.median(gone.angle_deg):.1f} degrees from "
@@ -418,6 +427,15 @@ def _describe(where: str, info: "MapInfo") -> list[str]:
             f"  change {change.number:<4} {change.at_utc} {change.kind}: {counted(change.num_frames, 'photo')}"
         )
     return lines
+
+
+def _num_bytes(size: str) -> int:
+    """Of a size as users write it, such as 50MB or 1.5 GB."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([kMG]?)B\s*", size, flags=re.ASCII | re.IGNORECASE)
+    if found is None:
+        raise ConfigError(f"--size: expected a number with kB, MB or GB, such as 50MB, found {size!r}.")
+    number, unit = found.groups()
+    return int(float(number) * {"": 1, "K": 1e3, "M": 1e6, "G": 1e9}[unit.upper()])
 
 
 def _size(num_bytes: float) -> str:

@@ -86,15 +86,19 @@ class MapIndex:
         return None if index is None else _IndexedFrames(snapshot.frames, keys, index, self._store)
 
     def tend(self, progress: Progress = SILENT, *, anew: bool = False) -> None:
-        """Brings the index in step with the map, or makes it `anew` from the photos that there are.
+        """Brings the index in step with the map, or makes it `anew` from the photos that there are, if they are many.
 
         Nothing happens where another process is at it, or where the disk is full or cannot be written: readers find
         photos without, and the next writer will do it.
         """
-        if self._store.num_frames() <= stored_index.EXACT_UP_TO or not has_faiss():
+        is_large = self._store.num_frames() > stored_index.EXACT_UP_TO and has_faiss()
+        if not is_large and not (anew and (self._folder / INDEX).exists()):
             return
         with self._lock() as is_mine, suppress(DatasetError, OSError):
-            if is_mine:
+            if is_mine and not is_large:
+                self._set_aside()
+                self._remove_partial()
+            elif is_mine:
                 index = None if anew else self._opened()
                 index = self._made_anew(progress) if index is None else self._caught_up(index, progress)
                 if index.needs_growth:
@@ -130,15 +134,19 @@ class MapIndex:
         self._remove_partial()
         snapshot = self._store.snapshot()
         frames = _by_shard(snapshot.frames)
-        new, old = (self._folder / f"{PARTIAL}{token_hex(4)}" for _ in range(2))
+        new = self._folder / f"{PARTIAL}{token_hex(4)}"
         descriptors = self._descriptors(frames)
         StoredIndex.create(new, descriptors, keys=_keys(frames), revision=snapshot.revision, progress=progress)
         # A reader that looks between these two finds no index, and compares all.
-        with suppress(FileNotFoundError):
-            (self._folder / INDEX).rename(old)
+        self._set_aside()
         new.rename(self._folder / INDEX)
         self._remove_partial()
         return StoredIndex(self._folder / INDEX, warn=_nobody)
+
+    def _set_aside(self) -> None:
+        """The index, in one step: half of one would be a damaged one."""
+        with suppress(FileNotFoundError):
+            (self._folder / INDEX).rename(self._folder / f"{PARTIAL}{token_hex(4)}")
 
     def _remove_partial(self) -> None:
         """Indices in the making, or on their way out, of processes that were killed."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 import relograph
-from relograph.errors import DatasetError
+from relograph.errors import ConfigError, DatasetError
 from relograph.localization.map_features import Precision
 from relograph.localization.photos import PosedPhoto
 from relograph.maps.adding import EncodedPhotos, encode_photos, require_network
@@ -31,12 +31,17 @@ from relograph.maps.records import (
 from relograph.maps.shards import PHOTOS_PER_SHARD, AnyShard, MissingShardError
 from relograph.maps.similarity import Similarity
 from relograph.maps.store import Change, MapStore
-from relograph.maps.thinning import Nearest, choose_spread_out, nearest_of
+from relograph.maps.thinning import Nearest, choose_spread_out, count_within, nearest_of
 from relograph.models.folding import fold_match_gnn
 from relograph.models.shipped import LoadedMatchGNN, load_match_gnn
 from relograph.progress import SILENT, Progress
 from relograph.scenes.names import safe_name
 from relograph.scenes.scene import Scene
+
+SIZE_MARGIN = 0.99
+"""Of the size that is asked for: photos of a shard are not all of one size."""
+EMPTY_DATABASE_BYTES = 60_000
+"""What a map takes besides its photos."""
 
 
 @dataclass(frozen=True)
@@ -309,6 +314,22 @@ class Map:
             change.update([new for new, old in zip(packed_frames, stay, strict=True) if new != old])
         self._changed(progress, anew=True)
         return nearest_of(T_world_cam, dropped, kept)
+
+    def num_frames_within(self, num_bytes: int) -> int:
+        """How many photos `compact` can be asked to keep for a map of at most that size."""
+        shards, by_part = self.shards(self.frames), self.store.num_bytes()
+        others = sum(by_part.values()) - by_part["shards"]
+        fixed = min(others, EMPTY_DATABASE_BYTES)
+        headers = by_part["shards"] / max(sum(shard.num_bytes for shard in shards.values()), 1)
+        each = np.array([shards[frame.shard].num_bytes / len(shards[frame.shard]) for frame in self.frames])
+        each = headers * each + (others - fixed) / max(len(self), 1)
+        count = count_within(frame_poses(self.frames), each, SIZE_MARGIN * num_bytes - fixed)
+        if not count:
+            raise ConfigError(
+                f"{self.store.where}: expected room for one photo at least, found {num_bytes:,} bytes for a map of "
+                f"{len(self):,} photos in {sum(by_part.values()):,}. Allow more."
+            )
+        return count
 
     def move(self, T_new_world: Similarity) -> None:
         """Puts all photos into another world frame, in one change."""

@@ -207,6 +207,9 @@ class SqliteStore:
 
     def tend(self, progress: Progress = SILENT, *, anew: bool = False) -> None:
         self._index.tend(progress, anew=anew)
+        if anew:  # the database gives back the room of rows that are gone
+            with suppress(DatasetError), _clear_errors(self.where), closing(self._connect("rw")) as db:
+                db.execute("VACUUM")
 
     def num_bytes(self) -> dict[str, int]:
         with self._reading() as db:

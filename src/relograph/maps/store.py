@@ -90,7 +90,10 @@ class MapStore(Protocol):
         ...
 
     def tend(self, progress: Progress = SILENT, *, anew: bool = False) -> None:
-        """Brings what `finder` needs in step with the frames, or makes it `anew`: whoever changed them asks for it."""
+        """Brings what `finder` needs in step with the frames, which whoever changed them asks for.
+
+        `anew` makes it again from the frames that there are, and gives back the room of those that are gone.
+        """
         ...
 
     def num_bytes(self) -> dict[str, int]:

@@ -1,6 +1,8 @@
 """Which photos of a map can go: those that others stand next to, looking the same way."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate, islice, takewhile
 
 import numpy as np
 from jaxtyping import Float, Float64, Int
@@ -20,21 +22,33 @@ class Nearest:
     angle_deg: Float64[np.ndarray, "N"]
 
 
-def choose_spread_out(T_world_cam: Pose, count: int) -> Int[np.ndarray, "count"]:
-    """Rows of `count` photos that leave none of the others far from one of them, in rising order.
+def farthest_first(T_world_cam: Pose) -> Iterator[int]:
+    """Rows of all photos: the first, then always the one that is farthest from those before it.
 
-    One after the other the photo that is farthest from those chosen is chosen, which at most doubles the smallest
-    possible distance (Gonzalez 1985).
+    Whoever takes some of them has none of the others more than twice as far from one of these as it could be
+    (Gonzalez 1985).
     """
+    nearest = np.full(len(T_world_cam), np.inf)
+    for _ in range(len(T_world_cam)):
+        row = int(nearest.argmax())
+        yield row
+        nearest = np.minimum(nearest, _distance(T_world_cam, row))
+        nearest[row] = -np.inf  # two photos at one place are two photos
+
+
+def choose_spread_out(T_world_cam: Pose, count: int) -> Int[np.ndarray, "count"]:
+    """Rows of `count` photos that leave none of the others far from one of them, in rising order."""
     if not 1 <= count <= len(T_world_cam):
         raise ConfigError(f"A map of {len(T_world_cam):,} photos can be thinned to 1 to as many, got {count}.")
-    chosen = np.zeros(count, dtype=np.int64)
-    nearest = _distance(T_world_cam, 0)
-    for number in range(1, count):
-        chosen[number] = nearest.argmax()
-        nearest = np.minimum(nearest, _distance(T_world_cam, int(chosen[number])))
-        nearest[chosen[: number + 1]] = -1.0  # two photos at one place are two photos
-    return np.sort(chosen)
+    return np.sort(np.fromiter(islice(farthest_first(T_world_cam), count), np.int64, count))
+
+
+def count_within(T_world_cam: Pose, num_bytes_each: Float[np.ndarray, "N"], num_bytes: float) -> int:
+    """How many photos `choose_spread_out` can be asked for if all of them may take so much."""
+    if num_bytes_each.sum() <= num_bytes:
+        return len(T_world_cam)
+    total = accumulate(num_bytes_each[row] for row in farthest_first(T_world_cam))
+    return sum(1 for _ in takewhile(lambda so_far: so_far <= num_bytes, total))
 
 
 def nearest_of(T_world_cam: Pose, rows: Int[np.ndarray, "N"], others: Int[np.ndarray, "M"]) -> Nearest:
