@@ -42,6 +42,12 @@ def _atlas_of_few_textures() -> "TextureAtlas":
 
 
 @pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of figures without figures, which take longer to draw than all else; fixtures of wider scope draw them."""
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, file, **options: file.write(b"a figure"))
+
+
+@pytest.fixture
 def seven_scenes_folder(tmp_path: Path) -> Path:
     """A scene of three frames in the 7-Scenes layout: a training sequence of two and a test sequence of one.
 

@@ -120,16 +120,19 @@ def test_outside_a_checkout_the_commit_is_what_the_environment_says(tmp_path: Pa
     shutil.copytree(
         REPOSITORY / "src" / "relograph", tmp_path / "relograph", ignore=shutil.ignore_patterns("__pycache__")
     )
-    program = "from relograph.results import provenance; print(provenance(command='', seed=0)['git_commit'])"
-
-    def run(commit: str) -> subprocess.CompletedProcess[str]:
-        environment = os.environ | {"PYTHONPATH": str(tmp_path), "RELOGRAPH_COMMIT": commit}
-        return subprocess.run(
-            [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-        )
-
-    assert run("0123abcd" * 5).stdout.strip() == "0123abcd" * 5
-    assert "expected the 40 digits of a commit, found '0123abcd'" in run("0123abcd").stderr
+    program = """
+import os
+from relograph.results import provenance
+print(provenance(command="", seed=0)["git_commit"])
+os.environ["RELOGRAPH_COMMIT"] = "0123abcd"
+provenance(command="", seed=0)
+"""
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "RELOGRAPH_COMMIT": "0123abcd" * 5}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "0123abcd" * 5
+    assert "expected the 40 digits of a commit, found '0123abcd'" in done.stderr
 
 
 def test_the_hash_of_the_source_changes_with_any_file(tmp_path: Path):

@@ -57,6 +57,7 @@ def test_a_sweep_becomes_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for figure in metadata["figures"]:
         assert f"(pictures/{figure['file']})" in page
         drawn = Path("sweep/figures", figure["file"]).read_bytes()
+        assert len(drawn) > 1000
         assert Path("docs/pictures", figure["file"]).read_bytes() == drawn
     assert invoke("publish", "sweep").stdout == "The repository has what the sweep says.\n"
     assert invoke("report", "--check").exit_code == 0

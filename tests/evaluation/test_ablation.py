@@ -17,7 +17,7 @@ from relograph.rooms.room_maps import RoomMapConfig
 from relograph.training.match_training import MatchTrainConfig
 from relograph.training.presets import MATCHGNN, MATCHGNN_TINY
 
-pytestmark = pytest.mark.usefixtures("few_textures")
+pytestmark = pytest.mark.usefixtures("few_textures", "undrawn")
 
 ONE_STEP = replace(MATCHGNN_TINY, optim=replace(MATCHGNN_TINY.optim, epochs=1, steps_per_epoch=1))
 OPTIONS = RoomsOptions(

@@ -26,7 +26,7 @@ from relograph.models.shipped import load_match_gnn, save_match_gnn
 from relograph.rooms.room_maps import RoomMapConfig, room_maps
 from rooms.tiny_rooms import tiny_atlas
 
-pytestmark = pytest.mark.usefixtures("few_textures")
+pytestmark = pytest.mark.usefixtures("few_textures", "undrawn")
 
 TINY = RoomMapConfig(map_views=4, query_views=2, image_height=48, image_width=64, unseen_views=1)
 OPTIONS = RoomsOptions(num_homes=1, num_stranger_maps=1, reference_counts=(1, 2), every_for_counts=2)

@@ -360,7 +360,7 @@ def test_four_graphs_are_learned_by_heart_to_two_centimetres_and_half_a_degree(t
     goal = relative_targets(T_world_cam, target)
     node_mask = everybody(images)
     edge_mask = all_edges(node_mask)
-    num_steps = 400
+    num_steps = 300
     optimizer = torch.optim.Adam([*network.parameters(), *loss.parameters()], lr=1e-2)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2, total_steps=num_steps)
     for step in range(num_steps):
