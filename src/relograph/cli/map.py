@@ -303,12 +303,14 @@ def compact_command(
                 f"{found.median_error_m:.2f} m and {found.median_error_deg:.1f} degrees in the median"
             )
     if dry_run:
-        typer.echo(printable(f"{path}: {counted(len(some) if photos is None else photos, 'photo')} would stay."))
+        num_staying = len(some) if photos is None else photos
+        typer.echo(printable(f"{some.store.where}: {counted(num_staying, 'photo')} would stay."))
         return
     before = sum(some.store.num_bytes().values())
     gone = some.compact(photos, progress=TerminalProgress())
     after = sum(some.store.num_bytes().values())
-    typer.echo(printable(f"{path}: {counted(len(some), 'photo')}; {_size(before)} before, {_size(after)} now."))
+    told = f"{counted(len(some), 'photo')}; {_size(before)} before, {_size(after)} now"
+    typer.echo(printable(f"{some.store.where}: {told}."))
     if len(gone.distance_m):
         typer.echo(
             f"A photo that went is {np.median(gone.distance_m):.2f} m and {np.median(gone.angle_deg):.1f} degrees from "
