@@ -5,13 +5,11 @@ import json
 import os
 import pickle
 import re
-import resource
 import shutil
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from full_disk import files_limited_to
 from relograph.errors import CheckpointError
 from relograph.models.checkpoint import load_checkpoint, load_encoder_weights, load_into, save_checkpoint
 from relograph.models.encoder import ResNet
@@ -249,17 +248,6 @@ def test_metadata_that_json_cannot_hold_leaves_the_old_checkpoint(folder: Path):
     with pytest.raises(ValueError, match="total_size"):
         save_checkpoint(folder, {"a": numbers(3)}, {"total_size": 3})
     assert files_of(folder) == before
-
-
-@contextmanager
-def files_limited_to(num_bytes: int) -> Iterator[None]:
-    """Files that grow beyond this fail as on a full disk, here with "File too large"."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize("failing", range(4))

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from relograph.models import ResNet
 from relograph.models.folding import fold_batch_norm, fold_match_gnn, folded_convolution
-from relograph.models.match_gnn import MatchConfig, MatchGNN
+from relograph.models.match_gnn import MatchGNN
+from relograph.training.presets import MATCHGNN_TINY
 
 
 def encoder_with_a_past(blocks: tuple[int, ...] = (2, 1, 3, 1), width: int = 8) -> ResNet:
@@ -101,17 +102,7 @@ def test_a_gpu_gives_the_same_answers_from_a_folded_encoder(fused: bool, dtype: 
 @torch.no_grad()
 def test_a_folded_match_gnn_sees_the_same_without_batch_norm():
     torch.manual_seed(0)
-    small = MatchConfig(
-        channels=16,
-        matched_channels=16,
-        context_channels=16,
-        fine_channels=8,
-        self_layers=1,
-        cross_layers=1,
-        edge_channels=16,
-        heads=2,
-    )
-    network = MatchGNN(small).double()
+    network = MatchGNN(MATCHGNN_TINY.model).double()
     images = torch.randint(0, 256, (2, 32, 48, 3), generator=torch.Generator().manual_seed(1)).double()
     for _ in range(3):
         network.encode(images)  # in training: the averages become those of the images

@@ -28,20 +28,9 @@ from relograph.models.match_gnn import (
     gently_within,
     residual_rotation,
 )
+from relograph.training.presets import MATCHGNN_TINY
 
-TINY = MatchConfig(
-    channels=16,
-    matched_channels=16,
-    context_channels=16,
-    fine_channels=8,
-    self_layers=1,
-    cross_layers=1,
-    edge_channels=16,
-    rounds=2,
-    heads=2,
-    num_clusters=2,
-    descriptor_dim=8,
-)
+TINY = replace(MATCHGNN_TINY.model, rounds=2)
 HEIGHT, WIDTH = 48, 64
 
 

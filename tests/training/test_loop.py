@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import resource
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ import torch
 from tiny_trainings import TINY, assert_same_weights, random_descriptors, saved, tiny_config, tiny_data
 from torch import Tensor, nn
 
+from full_disk import files_limited_to
 from relograph.errors import CheckpointError, ConfigError, TrainingError
 from relograph.geometry import Pose
 from relograph.graphs import GraphBatch, absolute_targets, gather_graphs, relative_targets
@@ -410,6 +410,35 @@ def test_the_log_has_a_row_every_few_steps_and_at_the_end_of_an_epoch(tmp_path: 
     assert all(row["graphs_per_second"] > 0 for row in log)
 
 
+class SlowSteps:
+    """A clock on which a step of training takes a second, a validation an hour, and nothing else any time."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now_s
+
+    @contextmanager
+    def task(self, description: str, total: int) -> Iterator[Callable[[int], None]]:
+        yield self.advance
+
+    def advance(self, graphs: int) -> None:
+        self.now_s += graphs / TINY.optim.batch_size
+
+    def validate(self, objective: nn.Module) -> float:
+        self.now_s += 3600
+        return 1.0
+
+
+def test_validations_are_no_part_of_how_fast_a_training_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SlowSteps()
+    monkeypatch.setattr("relograph.training.loop.time", clock)
+    run(tmp_path, validate=clock.validate, progress=clock)
+    speeds = [row["graphs_per_second"] for row in read_log(tmp_path / "log.csv")]
+    assert speeds == pytest.approx([TINY.optim.batch_size] * 2)
+
+
 def test_tensorboard_shows_what_the_log_holds(tmp_path: Path) -> None:
     event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     run(tmp_path, tiny_config("optim.epochs=2"), validate=one_after_the_other([2.0, 1.5]))
@@ -478,21 +507,10 @@ def test_a_checkpoint_of_another_architecture_is_refused(tmp_path: Path) -> None
     assert load_checkpoint(tmp_path / "last").sha256 == before
 
 
-@contextmanager
-def full_disk(num_bytes: int) -> Iterator[None]:
-    """No file may grow past a number of bytes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def test_a_disk_that_is_full_when_a_training_goes_on_leaves_the_log_as_it_was(tmp_path: Path) -> None:
     run(tmp_path)
     before = (tmp_path / "log.csv").read_text()
-    with full_disk(100), pytest.raises(OSError, match="File too large"):
+    with files_limited_to(100), pytest.raises(OSError, match="File too large"):
         Log(tmp_path / "log.csv", first_step=6)
     assert (tmp_path / "log.csv").read_text() == before
     assert {path.name for path in tmp_path.iterdir()} == {"last", "best", "log.csv", "tensorboard"}

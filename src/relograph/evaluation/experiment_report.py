@@ -25,7 +25,7 @@ from relograph.evaluation.tables import (
     rounds_table,
     summary_table,
 )
-from relograph.evaluation.writing import write_whole
+from relograph.evaluation.writing import write_documents
 
 NOTHING_YET = "No results are committed yet; `relograph experiments run all` makes them."
 
@@ -236,9 +236,8 @@ def _mixture(rows: Sequence[Mapping[str, Any]]) -> str:
         by_code.setdefault(code, []).append(row["method"])
     if len(by_code) < 2:
         return ""
-    return (
-        f" **Not all rows are of one commit:** {'; '.join(f'{_listed(of)}: {code}' for code, of in by_code.items())}."
-    )
+    told = [f"{', '.join(methods)}: {code}" for code, methods in by_code.items()]
+    return f" **Not all rows are of one commit:** {'; '.join(told)}."
 
 
 def _code_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -409,16 +408,6 @@ def documents(results: Path, docs: Path) -> dict[Path, str]:
 def write_report(results: Path, docs: Path, *, check: bool = False) -> list[Path]:
     """Write the documents anew, or with `check` only see that they say what the results say."""
     wanted = documents(results, docs)
-    changed = [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
-    if check and changed:
-        raise DatasetError(
-            f"{_listed(changed)}: expected what the files in {results} say, found another text. Run: relograph "
-            "experiments report"
-        )
-    for path in changed:
-        write_whole(path, wanted[path].encode())
-    return changed
-
-
-def _listed(things: Iterable[object]) -> str:
-    return ", ".join(map(str, things))
+    return write_documents(
+        wanted, check=check, source=f"the files in {results}", command="relograph experiments report"
+    )

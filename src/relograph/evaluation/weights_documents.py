@@ -8,7 +8,7 @@ from typing import Any
 from relograph.errors import DatasetError
 from relograph.evaluation.experiment_report import filled, read_readme
 from relograph.evaluation.weights_results import TEST_ROOMS, VALIDATION_ROOMS, results_of_weights
-from relograph.evaluation.writing import write_whole
+from relograph.evaluation.writing import write_documents
 from relograph.models.checkpoint import INDEX_FILE, load_checkpoint
 from relograph.models.shipped import MODEL_CARD_FILE
 from relograph.training.match_training import TrainingRecord
@@ -24,15 +24,8 @@ def write_weights_documents(weights: Path, results: Path, docs: Path, *, check: 
         readme: filled(readme_text, {"weights": lambda: weights_block(weights, results, readme.parent)}),
         page: filled(page_text, {"weights-pictures": lambda: pictures_block(weights, results, docs)}),
     }
-    changed = [path for path, text in wanted.items() if path.read_text(encoding="utf-8") != text]
-    if check and changed:
-        raise DatasetError(
-            f"{', '.join(map(str, changed))}: expected what the weights in {weights} and their results say, found "
-            "another text. Run: relograph weights report"
-        )
-    for path in changed:
-        write_whole(path, wanted[path].encode())
-    return changed
+    source = f"the weights in {weights} and their results"
+    return write_documents(wanted, check=check, source=source, command="relograph weights report")
 
 
 def read_documents(docs: Path) -> list[tuple[Path, str]]:

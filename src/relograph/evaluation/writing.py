@@ -1,6 +1,7 @@
 """Files that appear whole or not at all."""
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
@@ -27,3 +28,17 @@ def write_whole(path: Path, content: bytes) -> None:
                 f"Check the rights and the free space, or choose another place."
             ) from error
         raise
+
+
+def write_documents(text_by_path: Mapping[Path, str], *, check: bool, source: str, command: str) -> list[Path]:
+    """Write the documents that differ from what they should say; with `check`, raise where there are any."""
+    changed = [
+        path for path, text in text_by_path.items() if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
+    if check and changed:
+        raise DatasetError(
+            f"{', '.join(map(str, changed))}: expected what {source} say, found another text. Run: {command}"
+        )
+    for path in changed:
+        write_whole(path, text_by_path[path].encode())
+    return changed
