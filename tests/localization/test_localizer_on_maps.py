@@ -76,7 +76,7 @@ def test_photos_that_are_added_to_the_map_are_found_at_once(network: LoadedMatch
 def test_the_network_is_the_maps_own_or_the_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     save_match_gnn(tmp_path / "weights", small_network().model, {})
     monkeypatch.setattr(shipped, "SHIPPED_WEIGHTS", tmp_path / "weights")
-    Map.create(tmp_path / "a.map", posed_photos(2), levels=["coarse"])
+    Map.create(tmp_path / "a.map", posed_photos(2), levels=["context", "coarse"])
     opened = Map.open(tmp_path / "a.map")  # which keeps too little to do without the network
     assert len(opened.features) == 2
     answer = Localizer(opened, solver="regress").localize(noise_photo(1))

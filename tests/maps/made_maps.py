@@ -83,12 +83,12 @@ def made_map(where: Path | str, count: int = 10, **options: object) -> Map:
 
 
 def contents(some: Map) -> dict[str, tuple[object, ...]]:
-    """All that a map says of its photos, by name."""
+    """All that a map keeps of its photos, by name."""
     features = some.features
     found = {}
     for row, frame in enumerate(some.frames):
-        ((_, _, one),) = features.take([row], torch.device("cpu"))
-        parts = b"".join(part.float().contiguous().numpy().tobytes() for part in (one.context, one.coarse, one.fine))
+        kept = features.shards[features.shard_of[row]].stored([int(features.place[row])])
+        parts = b"".join(part.contiguous().numpy().tobytes() for part in (*kept.parts, *(kept.steps or ())))
         data = hashlib.sha256(parts + features.descriptors[row].numpy().tobytes() + some.jpeg(frame)).hexdigest()
         found[frame.name] = (frame.quat_wxyz, frame.cam_center_world, frame.camera_line, frame.photo_sha256, data)
     return found

@@ -3,6 +3,7 @@
 import errno
 import io
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from relograph.maps.building import (
     MAX_LONE_JPEG_BYTES,
     max_jpeg_bytes,
     read_ahead,
+    shards_at_once,
     small_jpeg,
 )
 from relograph.maps.records import LEVELS, Level
@@ -53,8 +55,8 @@ def correlation(a: torch.Tensor, b: torch.Tensor) -> float:
 def test_fine_features_come_back_from_the_small_photo_and_the_coarse_ones(
     tmp_path: Path, network: LoadedMatchGNN, scene: Scene, precision: str
 ):
-    whole = Map.create(tmp_path / "whole", scene, network=network, precision=precision)
-    coarse = Map.create(tmp_path / "coarse", scene, network=network, precision=precision, levels=LEVELS[:2])
+    whole = Map.create(tmp_path / "whole", scene, network=network, precision=precision, levels=LEVELS)
+    coarse = Map.create(tmp_path / "coarse", scene, network=network, precision=precision)  # as usual
     ((_, _, expected),) = whole.features.take([2, 0], CPU)
     ((_, which, found),) = coarse.features.take([2, 0], CPU)
     assert which == [0, 1]
@@ -139,6 +141,25 @@ def test_a_photo_of_640_x_480_takes_no_more_than_is_promised(bytes_a_value: int,
     features = sum(values_by_level[level] * bytes_a_value for level in levels) + steps
     row_of_database = 800  # 600 by trial
     assert features + 2 * config.descriptor_dim + max_jpeg_bytes(levels) + row_of_database <= most
+
+
+def test_a_gpu_has_several_shards_under_way_and_a_cpu_one():
+    model = MatchGNN(MATCHGNN_TINY.model)
+    assert shards_at_once(model) == 1
+    assert shards_at_once(model.to("meta")) > 1
+
+
+def test_what_is_read_ahead_by_several_threads_comes_in_its_order():
+    second_is_done = Event()
+
+    def read(item: int) -> int:
+        if item == 0:
+            assert second_is_done.wait(10)
+        elif item == 1:
+            second_is_done.set()
+        return item
+
+    assert list(read_ahead(range(6), read, 2, num_threads=2)) == list(range(6))
 
 
 def test_no_more_is_read_ahead_than_is_asked_for():

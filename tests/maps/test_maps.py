@@ -22,6 +22,7 @@ from relograph.localization.focal import UnknownFocal
 from relograph.localization.photos import PhotoInMemory
 from relograph.maps import Map
 from relograph.maps import map as map_module
+from relograph.maps.records import LEVELS
 from relograph.models.match_gnn import MatchGNN
 from relograph.models.shipped import LoadedMatchGNN
 from relograph.scenes import open_scene
@@ -38,7 +39,7 @@ def network() -> LoadedMatchGNN:
 
 def test_a_scene_becomes_a_map_in_which_its_own_photo_is_found(tmp_path: Path, network: LoadedMatchGNN):
     scene = open_scene(write_scene(tmp_path / "box", num_map=5, num_queries=1))
-    made = Map.create(tmp_path / "box.map", scene, network=network)
+    made = Map.create(tmp_path / "box.map", scene, network=network, levels=LEVELS)
     reopened = Map.open(tmp_path / "box.map")
     assert [frame.name for frame in reopened] == [frame.name for frame in made] == [frame.name for frame in scene]
     assert_allclose(reopened.features.T_world_cam.matrix(), scene.T_world_cam.matrix(), atol=1e-14)
@@ -57,7 +58,7 @@ def test_a_scene_becomes_a_map_in_which_its_own_photo_is_found(tmp_path: Path, n
 
 def test_features_that_are_not_kept_are_computed_again_from_the_small_photos(tmp_path: Path, network: LoadedMatchGNN):
     scene = open_scene(write_scene(tmp_path / "box", num_map=2, num_queries=1))
-    whole = Map.create(tmp_path / "whole", scene, network=network)
+    whole = Map.create(tmp_path / "whole", scene, network=network, levels=LEVELS)
     small = Map.create(tmp_path / "small", scene, network=network, levels=())
     assert small.features.bytes_per_photo < 0.1 * whole.features.bytes_per_photo
     ((_, _, expected),) = whole.features.take([1], CPU)
@@ -174,7 +175,7 @@ def test_the_same_photo_under_two_names_is_kept_once_and_found_twice(tmp_path: P
 
 @pytest.mark.usefixtures("generated")
 def test_a_reader_keeps_what_it_has_read(tmp_path: Path):
-    made = made_map(tmp_path / "m", 8)
+    made = made_map(tmp_path / "m", 8, levels=LEVELS)
     reader = Map.open(tmp_path / "m")
     before = contents(reader)
     features = reader.features

@@ -69,8 +69,11 @@ def create_command(
     split: SplitOption = Split.ALL,
     precision: Annotated[Precision, typer.Option("--precision", help="int8 takes half the room.")] = Precision.FLOAT16,
     keep: Annotated[
-        Keep, typer.Option("--keep", help="Features to keep; the others are computed again when they are needed.")
-    ] = Keep.ALL,
+        Keep,
+        typer.Option(
+            "--keep", help="Features to keep; the others are computed again when they are needed: all is the fastest."
+        ),
+    ] = Keep.COARSE,
     weights: WeightsOption = None,
     device: DeviceOption = "cpu",
     format: FormatOption = None,

@@ -18,7 +18,7 @@ from relograph.maps.features import ShardedFeatures
 from relograph.maps.places import PostgresAddress, create_store, open_store
 from relograph.maps.ranks import Ranks
 from relograph.maps.records import (
-    LEVELS,
+    USUAL_LEVELS,
     ChangeRecord,
     Georeference,
     Level,
@@ -74,7 +74,7 @@ class Map:
         *,
         network: LoadedMatchGNN | None = None,
         precision: Precision = "float16",
-        levels: Sequence[Level] = LEVELS,
+        levels: Sequence[Level] = USUAL_LEVELS,
         skip_bad_frames: bool = False,
         progress: Progress = SILENT,
     ) -> "Map":

@@ -19,6 +19,9 @@ from relograph.scenes.camera_models import camera_line, parse_camera_line
 
 Level = Literal["context", "coarse", "fine"]
 LEVELS: tuple[Level, ...] = get_args(Level)
+USUAL_LEVELS = LEVELS[:2]
+"""That a map keeps unless it is told otherwise: the fine level would take four times as much room, and little work
+brings it back from the small photo and the coarse features."""
 
 _UNKNOWN_FOCAL = "UNKNOWN_FOCAL"
 
