@@ -25,7 +25,7 @@ OPTIONS = RoomsOptions(
     num_stranger_maps=0,
     reference_counts=(),
     compare_int8=False,
-    rooms=RoomMapConfig(map_views=8, query_views=2, image_height=48, image_width=64),
+    rooms=RoomMapConfig(map_views=4, query_views=2, image_height=48, image_width=64),
 )
 
 
