@@ -2,8 +2,39 @@
 
 import multiprocessing
 import os
+import resource
 import signal
+import sys
 import threading
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+
+def in_a_process(work: Callable[..., Result], *arguments: object) -> Result:
+    """What `work` returns in a new process: its memory is that of this work and nothing else."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context, initializer=start_worker) as pool:
+        return pool.submit(work, *arguments).result()
+
+
+def peak_memory_mb() -> float:
+    """The most memory that this process ever had, files that are mapped into it included."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+
+
+def forget_file(path: Path) -> None:
+    """Makes the system drop what it holds of a file in memory, where it can be asked to."""
+    if hasattr(os, "posix_fadvise"):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
 
 
 def start_worker() -> None:

@@ -48,6 +48,7 @@ def test_the_commands_are_those_that_the_documents_speak_of():
         ("bench", "network"),
         ("bench", "match"),
         ("bench", "map"),
+        ("bench", "growth"),
         ("bench", "retrieval"),
         ("localize",),
         ("train",),

@@ -157,7 +157,7 @@ def test_a_row_of_the_benchmark_tells_of_an_index_that_finds_all(
     views: DescribedViews, monkeypatch: pytest.MonkeyPatch
 ):
     # In this process: three more would take longer to start than to work.
-    monkeypatch.setattr(benchmark, "_in_a_process", lambda work, *arguments: work(*arguments))
+    monkeypatch.setattr(benchmark, "in_a_process", lambda work, *arguments: work(*arguments))
     row = retrieval_speed(views, 2000)
     assert (row.images, row.dim, row.graph_images) == (2000, DIM, 0)
     assert row.recall_at_10 > 0.98  # half precision may exchange two that are equally near
@@ -174,7 +174,7 @@ def test_an_index_that_was_kept_is_measured_again_and_not_built_again(
         done.append(work.__name__)
         return work(*arguments)
 
-    monkeypatch.setattr(benchmark, "_in_a_process", here)
+    monkeypatch.setattr(benchmark, "in_a_process", here)
     first, again = retrieval_speed(views, 900, parts=tmp_path), retrieval_speed(views, 900, parts=tmp_path)
     assert done == ["_find_truth", "_build", "_search", "_search_exactly", "_add", "_search", "_search_exactly", "_add"]
     assert (first.build_is_kept, again.build_is_kept) == (False, True)
@@ -194,7 +194,7 @@ def test_recall_counts_true_neighbours_that_were_found_in_any_order():
 def test_the_command_writes_figures_that_say_who_described_the_views(
     views: DescribedViews, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(benchmark, "_in_a_process", lambda work, *arguments: work(*arguments))
+    monkeypatch.setattr(benchmark, "in_a_process", lambda work, *arguments: work(*arguments))
     views.save(tmp_path / "views.safetensors")
     arguments = ["bench", "retrieval", "--images", "500", "--images", "1000"]
     paths = [tmp_path / "growth.json", tmp_path / "growth.png"]

@@ -194,6 +194,57 @@ def map_command(
         typer.echo(str(output))
 
 
+@app.command("growth")
+def growth_command(
+    images: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="Photos in the map; may be repeated.", show_default="1000, 10000, 100000 and 1000000"),
+    ] = None,
+    features: Annotated[
+        bool,
+        typer.Option("--features", help="Let maps keep the features that cells are matched by: 35 GB for 100,000."),
+    ] = False,
+    folder: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where maps are made.", show_default="where temporary files are"),
+    ] = None,
+    seed: SeedOption = 0,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.json", help="Write the figures with their provenance to this file, one by one."),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Draw time and memory against the number of photos.")
+    ] = None,
+) -> None:
+    """Measure how maps of generated photos grow: time and memory to build, to add to, to open and to ask."""
+    from relograph.environment import installed_version
+    from relograph.maps.growth import benchmark_growth, draw_map_growth, growth_table
+    from relograph.maps.records import LEVELS
+    from relograph.progress import TerminalProgress
+    from relograph.results import command_line, write_result
+
+    def keep(rows: Sequence[Mapping[str, object]]) -> None:
+        if output is not None:
+            details = {"faiss": installed_version("faiss-cpu")}
+            write_result(output, rows, command=command_line(), seed=seed, details=details)
+
+    rows = benchmark_growth(
+        images or [1000, 10_000, 100_000, 1_000_000],
+        LEVELS[:2] if features else (),
+        seed=seed,
+        folder=folder,
+        keep=keep,
+        progress=TerminalProgress(),
+    )
+    typer.echo(growth_table(rows))
+    if plot is not None:
+        draw_map_growth(rows, plot)
+    for path in (output, plot):
+        if path is not None:
+            typer.echo(str(path))
+
+
 @app.command("retrieval")
 def retrieval_command(
     images: Annotated[

@@ -13,7 +13,7 @@ from relograph.localization.map_features import Precision
 from relograph.localization.photos import PosedPhoto
 from relograph.maps.adding import EncodedPhotos, encode_photos, require_network
 from relograph.maps.building import in_chunks
-from relograph.maps.copying import moved, packed, require_same_features
+from relograph.maps.copying import Advance, moved, packed, require_same_features
 from relograph.maps.features import ShardedFeatures
 from relograph.maps.places import PostgresAddress, create_store, open_store
 from relograph.maps.ranks import Ranks
@@ -207,21 +207,43 @@ class Map:
         else:
             everyone = list(photos)
             encoded = ranks.encode(everyone, self.store.find([photo.name for photo in everyone]), model, settings)
+        with progress.task("adding photos to the map", total=length_hint(photos)) as advance:
+            added = self.add_encoded(
+                encoded,
+                about,
+                scale_is_known=_scale_is_known(photos),
+                skip_bad_frames=skip_bad_frames,
+                advance=advance,
+            )
+        self.store.tend(progress)
+        return added
+
+    def add_encoded(
+        self,
+        photos: Iterable[EncodedPhotos],
+        about: dict[str, object],
+        *,
+        scale_is_known: bool = True,
+        skip_bad_frames: bool = False,
+        advance: Advance = lambda num_photos: None,
+    ) -> Added:
+        """Takes photos in whose features are there, each lot in a change of its own; `about` says where they are from.
+
+        Who has added all asks the store to `tend` what finds them.
+        """
         num_added, num_there, left_out = 0, 0, []
         try:
-            with progress.task("adding photos to the map", total=length_hint(photos)) as advance:
-                for some in encoded:
-                    if some.bad and not skip_bad_frames:
-                        raise some.bad[0]
-                    left_out += [str(error) for error in some.bad]
-                    num_there += some.num_there
-                    if some.frames:
-                        self._commit(some, about, scale_is_known=_scale_is_known(photos))
-                        num_added += len(some.frames)
-                    advance(some.num_photos)
+            for some in photos:
+                if some.bad and not skip_bad_frames:
+                    raise some.bad[0]
+                left_out += [str(error) for error in some.bad]
+                num_there += some.num_there
+                if some.frames:
+                    self._commit(some, about, scale_is_known=scale_is_known)
+                    num_added += len(some.frames)
+                advance(some.num_photos)
         finally:
             self.refresh()
-        self.store.tend(progress)
         return Added(num_added, num_there, tuple(left_out))
 
     def remove(self, names: Sequence[str]) -> None:

@@ -6,20 +6,14 @@ long, the truth and the index, can be kept for the next run.
 
 import hashlib
 import json
-import multiprocessing
-import os
-import resource
 import shutil
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -27,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from relograph.environment import installed_version
-from relograph.processes import start_worker
+from relograph.processes import forget_file, in_a_process, peak_memory_mb
 from relograph.progress import SILENT, Progress
 from relograph.retrieval.index import ExactIndex, best_rows
 from relograph.retrieval.many_views import DescribedViews, drawn_like
@@ -39,8 +33,6 @@ NUM_ADDED = 100
 EXACT_QUERIES = 30
 """That are timed with exact search, which takes as long for one as for another."""
 VIEWS_FILE, TRUTH_FILE, INDEX_FOLDER, BUILD_FILE = "views.safetensors", "truth.safetensors", "index", "build.json"
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -109,17 +101,17 @@ def retrieval_speed(views: DescribedViews, count: int, *, seed: int = 0, parts: 
     with _place(views, count, seed, parts) as folder:
         views.save(folder / VIEWS_FILE)
         if not (folder / TRUTH_FILE).exists():
-            _in_a_process(_find_truth, folder, count, seed)
+            in_a_process(_find_truth, folder, count, seed)
         is_kept = (folder / BUILD_FILE).exists()
         if not is_kept:
             shutil.rmtree(folder / INDEX_FOLDER, ignore_errors=True)
-            _in_a_process(_build, folder, count, seed)
+            in_a_process(_build, folder, count, seed)
         build = json.loads((folder / BUILD_FILE).read_text())
         for path in (folder / INDEX_FOLDER).iterdir():
-            _forget(path)
-        open_s, cold_s, query_s, cpu_s, found, search_peak_mb = _in_a_process(_search, folder)
-        exact_query_s, exact_peak_mb = _in_a_process(_search_exactly, folder)
-        add_s = _in_a_process(_add, folder)
+            forget_file(path)
+        open_s, cold_s, query_s, cpu_s, found, search_peak_mb = in_a_process(_search, folder)
+        exact_query_s, exact_peak_mb = in_a_process(_search_exactly, folder)
+        add_s = in_a_process(_add, folder)
         truth = load_file(folder / TRUTH_FILE)["row"]
     return RetrievalSpeed(
         images=count,
@@ -166,12 +158,6 @@ def _place(views: DescribedViews, count: int, seed: int, parts: Path | None) -> 
 # Work of the processes
 
 
-def _in_a_process(work: Callable[..., Result], *arguments: object) -> Result:
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context, initializer=start_worker) as pool:
-        return pool.submit(work, *arguments).result()
-
-
 def _find_truth(folder: Path, count: int, seed: int) -> None:
     """Rows by comparing all descriptors, in float32, block by block."""
     views = DescribedViews.load(folder / VIEWS_FILE)
@@ -204,7 +190,7 @@ def _build(folder: Path, count: int, seed: int) -> None:
         "graph_images": index.num_graph_rows,
         "build_s": time.perf_counter() - begin - drawing_s,
         "build_cpu_s": time.process_time(),
-        "build_peak_mb": _peak_mb(),
+        "build_peak_mb": peak_memory_mb(),
         "disk_mb": index.num_bytes / 1e6,
     }
     _write_whole(folder / BUILD_FILE, lambda path: path.write_text(json.dumps(told)))
@@ -219,7 +205,7 @@ def _search(folder: Path) -> tuple[float, list[float], list[float], float, Int[T
     cold_s, rows = _timed_queries(lambda query: index.search(query, K).row, queries)
     begin = time.process_time()
     query_s, _ = _timed_queries(lambda query: index.search(query, K).row, queries)
-    return open_s, cold_s, query_s, time.process_time() - begin, rows, _peak_mb()
+    return open_s, cold_s, query_s, time.process_time() - begin, rows, peak_memory_mb()
 
 
 def _add(folder: Path) -> float:
@@ -239,7 +225,7 @@ def _search_exactly(folder: Path) -> tuple[list[float], float]:
     exact = ExactIndex(index.descriptors(index.rows()))
     del index
     seconds, _ = _timed_queries(lambda query: exact.search(query, K).row, queries[:EXACT_QUERIES])
-    return seconds, _peak_mb()
+    return seconds, peak_memory_mb()
 
 
 def _timed_queries(
@@ -258,22 +244,6 @@ def _write_whole(path: Path, write: Callable[[Path], object]) -> None:
     partial = path.with_suffix(".partial")
     write(partial)
     partial.replace(path)
-
-
-def _peak_mb() -> float:
-    """The most memory that this process ever had, files that are mapped into it included."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
-
-
-def _forget(path: Path) -> None:
-    """Makes the system drop what it holds of a file in memory, where it can be asked to."""
-    if hasattr(os, "posix_fadvise"):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(descriptor)
 
 
 # What is shown
@@ -304,22 +274,32 @@ def retrieval_table(rows: Sequence[Mapping[str, object]]) -> str:
 
 def draw_growth(rows: Sequence[Mapping[str, object]], path: Path) -> None:
     """Time of a query, of opening and adding, and memory against the number of images, as a picture."""
+    draw_against_images(
+        [{**row, "add_100_s": 1e-3 * float(str(row["add_100_ms"]))} for row in rows],
+        {
+            "one query [ms]": {"stored index": "query_ms", "exact, in memory": "exact_query_ms"},
+            "time [s]": {"to open": "open_s", "to add 100 images": "add_100_s"},
+            "memory of the process [MB]": {
+                "to search": "search_peak_mb",
+                "to build": "build_peak_mb",
+                "exact, in memory": "exact_peak_mb",
+            },
+        },
+        path,
+    )
+
+
+def draw_against_images(
+    rows: Sequence[Mapping[str, object]], columns_by_label: Mapping[str, Mapping[str, str]], path: Path
+) -> None:
+    """Columns of rows against their number of images, as a picture: a panel for each label, a line for each column."""
     from matplotlib.figure import Figure
 
-    rows = [{**row, "open_ms": 1e3 * float(str(row["open_s"]))} for row in rows]
-    figure = Figure(figsize=(13, 3.6), layout="constrained")
-    query_axes, change_axes, memory_axes = figure.subplots(1, 3)
+    figure = Figure(figsize=(4.4 * len(columns_by_label), 3.6), layout="constrained")
+    panels = figure.subplots(1, len(columns_by_label), squeeze=False)[0]
     images = [row["images"] for row in rows]
-    for axes, label, lines in (
-        (query_axes, "one query [ms]", {"stored index": "query_ms", "exact, in memory": "exact_query_ms"}),
-        (change_axes, "time [ms]", {"to open": "open_ms", "to add 100 images": "add_100_ms"}),
-        (
-            memory_axes,
-            "memory of the process [MB]",
-            {"to search": "search_peak_mb", "to build": "build_peak_mb", "exact, in memory": "exact_peak_mb"},
-        ),
-    ):
-        for (name, column), style in zip(lines.items(), ("o-", "s--", "^:"), strict=False):
+    for axes, (label, columns) in zip(panels, columns_by_label.items(), strict=True):
+        for (name, column), style in zip(columns.items(), ("o-", "s--", "^:"), strict=False):
             axes.plot(images, [row[column] for row in rows], style, label=name)
         axes.set(xscale="log", yscale="log", xlabel="images", ylabel=label)
         axes.grid(visible=True, alpha=0.3)
