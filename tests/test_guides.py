@@ -33,7 +33,7 @@ CAMERA = Camera.from_focal(200, 150, 160.0)
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("weights")
-    save_match_gnn(folder, small_network().model, {})
+    save_match_gnn(folder, small_network(finds_matches=False).model, {})
     return folder
 
 

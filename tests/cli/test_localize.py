@@ -24,7 +24,7 @@ from relograph.scenes import convert, open_scene
 from relograph.scenes.reconstruction_file import write_reconstruction_file
 
 CAMERA = Camera.from_focal(160, 120, 130.0)
-NUM_FRAMES = 4
+NUM_FRAMES = 3
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,9 @@ def test_a_camera_of_another_shape_is_a_refusal_that_says_so(place: Path, tmp_pa
 
 
 def test_a_video_is_answered_frame_by_frame_and_smoothed_beside_it(place: Path, tmp_path: Path):
-    done = localize(place, place / "walk.mp4", "--output", tmp_path / "walk.jsonl", "--camera", "map")
+    done = localize(
+        place, place / "walk.mp4", "--output", tmp_path / "walk.jsonl", "--camera", "map", "--references", 2
+    )
     raw = documents((tmp_path / "walk.jsonl").read_text())
     smooth = documents((tmp_path / "walk.smoothed.jsonl").read_text())
     assert [answer["name"] for answer in raw] == [f"walk.mp4/frame-{index:06d}" for index in range(NUM_FRAMES)]
@@ -228,11 +230,12 @@ def test_a_map_of_other_weights_is_said(place: Path, tmp_path: Path):
 def test_poses_along_other_axes_and_of_a_body(place: Path, tmp_path: Path):
     """Answers that are localized are the same pose in other words."""
     query = place / "queries" / "0.png"
-    plain = documents(localize(place, query, "--camera", "map").stdout)
-    assert all(answer["localized"] for answer in plain)
-    ros = documents(localize(place, query, "--camera", "map", "--axes", "ros").stdout)
     (tmp_path / "body.txt").write_text("0 0 1 0\n-1 0 0 0\n0 -1 0 0\n0 0 0 1\n")  # a body with ROS's axes at the camera
-    body = documents(localize(place, query, "--camera", "map", "--body", tmp_path / "body.txt").stdout)
+    plain, ros, body = (
+        documents(localize(place, query, "--camera", "map", "--references", 2, *options).stdout)
+        for options in ([], ["--axes", "ros"], ["--body", tmp_path / "body.txt"])
+    )
+    assert all(answer["localized"] for answer in plain)
     for a, b, c in zip(plain, ros, body, strict=True):
         assert a["T_world_cam"] != b["T_world_cam"]
         np.testing.assert_allclose(b["T_world_cam"], c["body"]["T_world_body"], atol=1e-6)
@@ -244,7 +247,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "localize.md"
 
 
 def test_the_commands_of_the_page_do_what_it_says(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(shipped, "SHIPPED_WEIGHTS", place / "weights")
+    save_match_gnn(tmp_path / "weights", small_network(finds_matches=False).model, {})  # nothing to solve: fast
+    monkeypatch.setattr(shipped, "SHIPPED_WEIGHTS", tmp_path / "weights")
     monkeypatch.chdir(tmp_path)
     shutil.copytree(place / "scene", "office")
     shutil.copy(place / "queries" / "0.png", "query.png")

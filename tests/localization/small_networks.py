@@ -13,12 +13,13 @@ SMALL = MATCHGNN_TINY.model
 CAMERA = Camera.from_focal(160, 120, 130.0)
 
 
-def small_network(seed: int = 0, sha256: str = "a" * 64) -> LoadedMatchGNN:
-    """Random weights that find many matches, as untrained ones find none that are sure."""
+def small_network(seed: int = 0, sha256: str = "a" * 64, *, finds_matches: bool = True) -> LoadedMatchGNN:
+    """Random weights that find many matches; or none that are sure, as random ones do, so that nothing is solved."""
     torch.manual_seed(seed)
     model = MatchGNN(SMALL).eval().requires_grad_(False)
-    torch.nn.init.normal_(model.head[3].weight, std=0.2)
-    model.matcher.log_temperature.fill_(5.0)
+    if finds_matches:
+        torch.nn.init.normal_(model.head[3].weight, std=0.2)
+        model.matcher.log_temperature.fill_(5.0)
     return LoadedMatchGNN(model, sha256, {})
 
 

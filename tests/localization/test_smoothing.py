@@ -41,6 +41,7 @@ def errors(poses: list[Pose | None], T_true: Pose, rows) -> tuple[np.ndarray, np
     return found.translation_error_m.numpy(), found.rotation_error_deg.numpy()
 
 
+@pytest.mark.usefixtures("shapes_unchecked")
 def test_noise_becomes_less_and_no_frame_is_lost(path):
     T_true, times_s = path
     answers = measured(T_true)
@@ -58,6 +59,7 @@ def test_noise_becomes_less_and_no_frame_is_lost(path):
     assert 0.7 < float((off / sigma).square().mean().sqrt()) < 1.4
 
 
+@pytest.mark.usefixtures("shapes_unchecked")
 def test_wrong_answers_count_next_to_nothing_and_refused_ones_are_filled_in(path):
     T_true, times_s = path
     answers = measured(T_true)
