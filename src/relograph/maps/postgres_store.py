@@ -11,10 +11,10 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -141,6 +141,7 @@ MIGRATIONS: tuple[Migration, ...] = (
 shrink, and trying to takes the server longer than writing them."""
 
 _TABLES = "the database"
+T = TypeVar("T")
 GRAPH, GRAPH_MEMORY = "photos_by_descriptor", "512MB"
 SEARCH_WIDTH, LARGEST_SEARCH_WIDTH = 200, 1000
 """Photos that are kept in sight while a query looks for its neighbours (ef_search); the most that pgvector takes."""
@@ -428,23 +429,15 @@ class _Reader:
         self._lock = threading.Lock()
         self._process = os.getpid()
         self._connection: psycopg.Connection[Any] | None = None
-        self._kept: OrderedDict[tuple[str, int], Shard] = OrderedDict()
-        self._num_bytes_kept = 0
+        self._kept = _KeptPhotos()
         self._num_rows_by_sha256: dict[str, int] = {}
         self._descriptors: dict[str, Float[Tensor, "_ D"]] = {}
-        with self._reading():
-            """The moment that is seen begins here."""
+        self._connection = self._connected()  # the moment that is seen begins here
 
     def shards(self, size_by_sha256: dict[str, tuple[int, int]]) -> dict[str, AnyShard]:
         if not size_by_sha256:
             return {}
-        with self._lock, self._reading() as db:
-            rows = db.execute(
-                "SELECT sha256, num_bytes, count(*) FROM shards JOIN photos ON shard_id = shards.id"
-                " WHERE sha256 = ANY (?) GROUP BY shards.id",
-                [list(size_by_sha256)],
-            )
-            sizes = {sha256: (num_rows, num_bytes) for sha256, num_bytes, num_rows in rows}
+        sizes = self._ask(partial(_read_sizes, sha256s=list(size_by_sha256)))
         shards: dict[str, AnyShard] = {}
         for sha256, size_hw in size_by_sha256.items():
             if sha256 not in sizes:
@@ -461,54 +454,35 @@ class _Reader:
 
     def _fetch_descriptors(self, sha256: str) -> Float[Tensor, "M D"]:
         """Of one shard; of a map so small that all are compared, whoever asks for those will ask for all."""
-        with self._lock:
-            if sha256 not in self._descriptors:
-                is_small = sum(self._num_rows_by_sha256.values()) <= stored_index.EXACT_UP_TO
-                with self._reading() as db:
-                    self._descriptors |= _read_descriptors(db, list(self._num_rows_by_sha256) if is_small else [sha256])
-            if len(self._descriptors.get(sha256, ())) != self._num_rows_by_sha256[sha256]:
-                raise self._missing(sha256)
-            return self._descriptors[sha256]
+        if sha256 not in self._descriptors:
+            is_small = sum(self._num_rows_by_sha256.values()) <= stored_index.EXACT_UP_TO
+            sha256s = list(self._num_rows_by_sha256) if is_small else [sha256]
+            self._descriptors |= self._ask(partial(_read_descriptors, sha256s=sha256s))
+        if len(self._descriptors.get(sha256, ())) != self._num_rows_by_sha256[sha256]:
+            raise self._missing(sha256)
+        return self._descriptors[sha256]
 
     def _fetch(self, sha256: str, size_hw: tuple[int, int], rows: Sequence[int]) -> Shard:
-        with self._lock:
-            wanted = [row for row in dict.fromkeys(rows) if (sha256, row) not in self._kept]
-            photos = {row: self._kept[sha256, row] for row in rows if (sha256, row) in self._kept}
-            if wanted:
-                with self._reading() as db:
-                    found = _read_photos(db, sha256, size_hw, wanted)
-                if len(found) < len(wanted):
-                    raise self._missing(sha256)
-                photos |= found
-                self._keep(sha256, found)
-            for row in rows:
-                if (sha256, row) in self._kept:
-                    self._kept.move_to_end((sha256, row))
+        photos = {row: photo for row in rows if (photo := self._kept.get(sha256, row)) is not None}
+        if wanted := [row for row in dict.fromkeys(rows) if row not in photos]:
+            found = self._ask(partial(_read_photos, sha256=sha256, size_hw=size_hw, rows=wanted))
+            if len(found) < len(wanted):
+                raise self._missing(sha256)
+            self._kept.put(sha256, found)
+            photos |= found
         return Shard.cat([photos[row] for row in rows])
 
     def _fetch_jpeg(self, sha256: str, row: int) -> bytes:
-        with self._lock, self._reading() as db:
-            found = db.execute(f"SELECT jpeg FROM photos WHERE shard_id = {_SHARD_ID} AND shard_row = ?", [sha256, row])
-            jpeg = found.fetchone()
+        kept = self._kept.get(sha256, row)
+        jpeg = self._ask(partial(_read_jpeg, sha256=sha256, row=row)) if kept is None else kept.jpeg(0)
         if jpeg is None:
             raise self._missing(sha256)
-        return bytes(jpeg[0])
+        return jpeg
 
     def propose(self, descriptor: Float[Tensor, "D"], num: int) -> tuple[list[str], Float[Tensor, "n D"]]:
         """Names and descriptors of about `num` photos that look like a query."""
-        with self._lock, self._reading() as db:
-            width = min(LARGEST_SEARCH_WIDTH, max(num, SEARCH_WIDTH))
-            _set(db, **{"hnsw.ef_search": str(width), "hnsw.iterative_scan": "strict_order"})
-            rows = db.execute(_propose_sql(len(descriptor)), [_halfvec(descriptor.cpu().half()), num]).fetchall()
+        rows = self._ask(partial(_read_proposals, descriptor=descriptor, num=num))
         return [name for name, _ in rows], _halves([vector for _, vector in rows])
-
-    def _keep(self, sha256: str, photos: dict[int, Shard]) -> None:
-        for row, photo in photos.items():
-            self._kept[sha256, row] = photo
-            self._num_bytes_kept += photo.num_bytes
-        while self._num_bytes_kept > CACHE_BYTES:
-            _, dropped = self._kept.popitem(last=False)
-            self._num_bytes_kept -= dropped.num_bytes
 
     def _missing(self, sha256: str) -> MissingShardError:
         return MissingShardError(
@@ -516,28 +490,49 @@ class _Reader:
             "map since it was read, read it again; else run `relograph map verify`."
         )
 
-    @contextmanager
-    def _reading(self) -> Iterator[_Database]:
-        with self._store.clear_errors():
-            is_new = self._connection is None or self._connection.closed or self._process != os.getpid()
-            if is_new:
-                self._connect()
-            assert self._connection is not None
-            try:
-                if not is_new:
-                    self._connection.execute("SELECT 1")
-            except psycopg.OperationalError:  # a server that was started anew is asked again
-                self._connect()
-            try:
-                yield _Database(self._connection)
-            except BaseException:
-                self._connection.close()
-                raise
+    def _ask(self, question: Callable[[_Database], T]) -> T:
+        """The server's answer; where the connection was lost it is asked again."""
+        with self._lock, self._store.clear_errors():
+            for is_last in (False, True):
+                connection = self._connection = self._connected()
+                try:
+                    return question(_Database(connection))
+                except BaseException as error:
+                    connection.close()
+                    if is_last or not isinstance(error, psycopg.OperationalError):
+                        raise
+            raise AssertionError("the last attempt returns or raises")
 
-    def _connect(self) -> None:
-        connection = self._store.connect_to_read()
-        self._connection, self._process = connection, os.getpid()
-        weakref.finalize(self, _close, connection, os.getpid())
+    def _connected(self) -> "psycopg.Connection[Any]":
+        if self._connection is None or self._connection.closed or self._process != os.getpid():
+            self._connection, self._process = self._store.connect_to_read(), os.getpid()
+            weakref.finalize(self, _close, self._connection, self._process)
+        return self._connection
+
+
+class _KeptPhotos:
+    """Photos that were read lately, up to `CACHE_BYTES`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._photos: OrderedDict[tuple[str, int], Shard] = OrderedDict()
+        self._num_bytes = 0
+
+    def get(self, sha256: str, row: int) -> Shard | None:
+        with self._lock:
+            if (sha256, row) in self._photos:
+                self._photos.move_to_end((sha256, row))
+            return self._photos.get((sha256, row))
+
+    def put(self, sha256: str, photos: dict[int, Shard]) -> None:
+        with self._lock:
+            for row, photo in photos.items():
+                if (sha256, row) not in self._photos:
+                    self._photos[sha256, row] = photo
+                    self._num_bytes += photo.num_bytes
+            while self._num_bytes > CACHE_BYTES:
+                _, dropped = self._photos.popitem(last=False)
+                self._num_bytes -= dropped.num_bytes
 
 
 def _propose_sql(dimension: int) -> str:
@@ -579,6 +574,28 @@ def _close(connection: "psycopg.Connection[Any]", process: int) -> None:
     if process == os.getpid():  # a forked process must not end its parent's conversation
         with suppress(psycopg.Error):
             connection.close()
+
+
+def _read_proposals(db: _Database, descriptor: Float[Tensor, "D"], num: int) -> list[tuple[str, bytes]]:
+    width = min(LARGEST_SEARCH_WIDTH, max(num, SEARCH_WIDTH))
+    _set(db, **{"hnsw.ef_search": str(width), "hnsw.iterative_scan": "strict_order"})
+    return db.execute(_propose_sql(len(descriptor)), [_halfvec(descriptor.cpu().half()), num]).fetchall()
+
+
+def _read_sizes(db: _Database, sha256s: list[str]) -> dict[str, tuple[int, int]]:
+    """Of shards: how many photos, how many bytes."""
+    rows = db.execute(
+        "SELECT sha256, count(*), num_bytes FROM shards JOIN photos ON shard_id = shards.id WHERE sha256 = ANY (?)"
+        " GROUP BY shards.id",
+        [sha256s],
+    )
+    return {sha256: (num_rows, num_bytes) for sha256, num_rows, num_bytes in rows}
+
+
+def _read_jpeg(db: _Database, sha256: str, row: int) -> bytes | None:
+    found = db.execute(f"SELECT jpeg FROM photos WHERE shard_id = {_SHARD_ID} AND shard_row = ?", [sha256, row])
+    jpeg = found.fetchone()
+    return None if jpeg is None else bytes(jpeg[0])
 
 
 def _read_descriptors(db: _Database, sha256s: list[str]) -> dict[str, Float[Tensor, "_ D"]]:
