@@ -164,6 +164,24 @@ def test_useless_matches_leave_the_networks_pose_or_none(room: StreamBatch):
     assert geometric.confidence == 0.0
 
 
+def test_references_that_do_not_see_the_query_are_refused(room: StreamBatch):
+    """Nothing matches, and the network says that nothing is seen: no guess is passed for an answer."""
+    compared = compared_by_truth(room)
+    nothing = replace(compared.matches, mutual=torch.zeros_like(compared.matches.mutual))
+    unseen = replace(
+        compared,
+        matches=nothing,
+        overlap=torch.full_like(compared.overlap, -6.0),
+        log_sigma=torch.full_like(compared.log_sigma, log(2.0)),
+    )
+    for solver in ("auto", "geometric", "regress"):
+        answer = answer_compared(unseen, solver)
+        assert_honest(answer)
+        assert not answer.localized
+        assert answer.num_inliers == 0
+    assert "0 of 0 matches are usable" in answer_compared(unseen, "geometric").reason
+
+
 def test_each_way_to_an_answer_has_odds_of_its_own(room: StreamBatch):
     solved, unsolved, regressed = (Odds({}, log(odds), 0.0) for odds in (1 / 9, 2 / 8, 3 / 7))
     calibration = Calibration(solved, unsolved, regressed, "", 0)
