@@ -157,7 +157,7 @@ def test_weights_are_not_calibrated_on_regression_alone(weights: Path, tmp_path:
 
 
 def test_untrained_weights_cannot_be_calibrated_and_say_so(weights: Path, homes: list[RoomPlace], tmp_path: Path):
-    options = RoomsOptions(num_homes=1, num_stranger_maps=0, reference_counts=())
+    options = RoomsOptions(num_homes=1, num_stranger_maps=0, reference_counts=(), compare_int8=False)
     network = load_match_gnn(weights)
     with pytest.raises(ConfigError, match="Calibrate trained weights"):
         evaluate_rooms(
