@@ -15,6 +15,7 @@ from tiny_rooms import (
     WIDTH,
     cast,
     handheld_views,
+    light_of,
     looking,
     perfect_optics,
     rooms_of,
@@ -25,7 +26,7 @@ from tiny_rooms import (
 from relograph.rooms.furniture import Solid, box, cylinder, turn_z
 from relograph.rooms.layout import to_tensors
 from relograph.rooms.photograph import Effects
-from relograph.rooms.raycast import Kernels, light_visibility, render
+from relograph.rooms.raycast import Kernels, light_visibility
 from relograph.rooms.world import Rooms
 
 TABLE_TOP = box(2.0, 1.5, 0.70, 1.0, 1.0, 0.04, GRAY)
@@ -171,36 +172,16 @@ def test_shadows_darken_a_photograph_only_where_something_stands_between(atlas):
 def test_light_falls_off_with_distance_and_slant(atlas):
     # The floor straight below the lamp is the brightest place on it, and it gets darker in every direction.
     views = looking((2.0, 1.5, 2.2), (0, 0, -1), up=(0, 1, 0), focal_px=16)
-    color, _ = render(
-        rooms_of(),
-        views,
-        atlas,
-        num_boxes=LAYOUT.num_boxes,
-        light_gain=torch.ones(1, 3),
-        height=HEIGHT,
-        width=WIDTH,
-        shadows=True,
-        kernels=Kernels(),
-    )
+    color = light_of(rooms_of(), views, atlas, shadows=True)
     # Along the middle row, 0.5 m and more from the walls, where corners take nothing away yet.
-    row = color[0, 0, HEIGHT // 2, WIDTH // 2 :]
+    row = color[HEIGHT // 2, WIDTH // 2 :, 0]
     assert (row.diff() < 0).all()
 
 
 def test_twice_the_lamp_is_twice_its_light(atlas):
     def light(gain: float) -> torch.Tensor:
-        color, _ = render(
-            rooms_of(),
-            looking((2.0, 1.5, 1.2), (1, 0, 0)),
-            atlas,
-            num_boxes=LAYOUT.num_boxes,
-            light_gain=torch.tensor([[gain, 1.0, 1.0]]),
-            height=HEIGHT,
-            width=WIDTH,
-            shadows=True,
-            kernels=Kernels(),
-        )
-        return color
+        views = looking((2.0, 1.5, 1.2), (1, 0, 0))
+        return light_of(rooms_of(), views, atlas, shadows=True, light_gain=(gain, 1.0, 1.0))
 
     dark, once, twice = light(0.0), light(1.0), light(2.0)
     assert (once > dark).all()

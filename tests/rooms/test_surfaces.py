@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
-from tiny_rooms import GRAY, HEIGHT, LAYOUT, SIZE_M, WIDTH, home_of, looking
+from tiny_rooms import GRAY, HEIGHT, LAYOUT, SIZE_M, WIDTH, home_of, light_of, looking
 from torch import Tensor
 
 from relograph.rooms.furniture import Material, Solid, box, cylinder, turn_z
 from relograph.rooms.layout import to_tensors
-from relograph.rooms.raycast import Kernels, render
 from relograph.rooms.textures import TEXTURE_SIZE, TextureAtlas, pack_texels
-from relograph.rooms.world import Rooms, Views
 
 RED, GREEN, BLUE, WHITE = ([255, 0, 0], [0, 255, 0], [0, 0, 255], [255, 255, 255])
 PICTURE = Material((0,), (0.0, 0.0, 0.0), 1.0, None)
@@ -28,22 +26,6 @@ def four_colours() -> TextureAtlas:
     corners = torch.tensor([[RED, GREEN], [BLUE, WHITE]], dtype=torch.uint8)  # [2, 2, 3]
     tile = corners.permute(2, 0, 1).repeat_interleave(half, dim=1).repeat_interleave(half, dim=2)
     return TextureAtlas(pack_texels(tile[None]), 1, {})
-
-
-def light_of(rooms: Rooms, views: Views, atlas: TextureAtlas) -> Tensor:
-    """Linear colour [H, W, 3]."""
-    color, _ = render(
-        rooms,
-        views,
-        atlas,
-        num_boxes=LAYOUT.num_boxes,
-        light_gain=torch.ones(1, 3),
-        height=HEIGHT,
-        width=WIDTH,
-        shadows=False,
-        kernels=Kernels(),
-    )
-    return color[0].permute(1, 2, 0)
 
 
 def seen_colours(light: Tensor, *, reach: tuple[int, int] = (4, 4)) -> list[list[list[int]]]:

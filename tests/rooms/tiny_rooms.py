@@ -10,7 +10,7 @@ from relograph.geometry import Camera
 from relograph.rooms.furniture import Material, Solid
 from relograph.rooms.layout import Home, LayoutConfig, Rectangle, to_tensors
 from relograph.rooms.photograph import Darkroom, Effects, Optics, photograph
-from relograph.rooms.raycast import Hits, Kernels, first_hits, pixel_centers, ray_directions
+from relograph.rooms.raycast import Hits, Kernels, first_hits, pixel_centers, ray_directions, render
 from relograph.rooms.textures import FAMILY_SIZES, TEXTURE_SIZE, TextureAtlas, pack_texels
 from relograph.rooms.walks import scattered_views, views_of
 from relograph.rooms.world import NUM_LIGHTS, Rooms, Views
@@ -151,3 +151,26 @@ def shoot(
         effects=effects or Effects.none(),
         darkroom=Darkroom.on("cpu"),
     )
+
+
+def light_of(
+    rooms: Rooms,
+    views: Views,
+    atlas: TextureAtlas,
+    *,
+    shadows: bool = False,
+    light_gain: Sequence[float] = (1.0, 1.0, 1.0),
+) -> Tensor:
+    """Linear colour [H, W, 3] of what one camera sees."""
+    color, _ = render(
+        rooms,
+        views,
+        atlas,
+        num_boxes=LAYOUT.num_boxes,
+        light_gain=torch.tensor([light_gain]),
+        height=HEIGHT,
+        width=WIDTH,
+        shadows=shadows,
+        kernels=Kernels(),
+    )
+    return color[0].permute(1, 2, 0)
