@@ -15,7 +15,8 @@ from made_maps import made_map, no_network, photos
 from relograph.errors import DatasetError
 from relograph.geometry import Pose
 from relograph.maps import Map, Similarity, sqlite_store
-from relograph.scenes import open_scene
+from relograph.maps.exporting import export_map
+from relograph.scenes import convert, open_scene
 
 pytestmark = pytest.mark.usefixtures("generated")
 
@@ -86,6 +87,17 @@ def test_an_unknown_scale_stays_unknown_whatever_is_made_of_the_map(old: Path, t
     assert not known.settings.scale_is_known
     some.merge(made_map(tmp_path / "other", 1, levels=()), prefix="other/")
     assert not some.settings.scale_is_known
+
+
+def test_an_unknown_scale_goes_into_the_exported_scene_or_a_warning_says_that_it_is_lost(old: Path, tmp_path: Path):
+    some = Map.open(old)
+    assert export_map(some, tmp_path / "colmap", "colmap").warnings == ()
+    again = open_scene(tmp_path / "colmap")
+    assert not again.scale_is_known
+    assert not convert(again, tmp_path / "copy", "colmap").scale_is_known
+    assert not open_scene(tmp_path / "copy").scale_is_known
+    (warning,) = export_map(some, tmp_path / "tum", "tum").warnings
+    assert "will take the unit of poses for metres" in warning
 
 
 def test_photos_of_unknown_scale_make_that_of_the_map_unknown(tmp_path: Path, seven_scenes_folder: Path):

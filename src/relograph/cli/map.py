@@ -333,6 +333,8 @@ def export_command(
     from relograph.progress import TerminalProgress
 
     scene = export_map(Map.open(path), destination, to.value, progress=TerminalProgress())
+    for warning in scene.warnings:
+        typer.echo(printable(f"warning: {warning}"), err=True)
     typer.echo(printable(f"{destination}: {counted(len(scene), 'frame')}, written as {to.value}."))
 
 

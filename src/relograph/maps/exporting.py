@@ -37,5 +37,7 @@ def export_map(some: Map, destination: Path, to: str, *, progress: Progress = SI
                     )
                 )
                 advance(1)
-        scene = Scene(Path(some.store.where).name, Path(folder), "map", tuple(written))
+        scale_is_known = some.settings.scale_is_known
+        name = Path(some.store.where).name
+        scene = Scene(name, Path(folder), "map", tuple(written), scale_is_known=scale_is_known)
         return convert(scene, destination, to, progress=progress)

@@ -36,7 +36,7 @@ from relograph.scenes.names import (
     safe_name,
     sequence_of,
 )
-from relograph.scenes.reconstruction_file import UNKNOWN_SCALE, scale_is_known
+from relograph.scenes.reconstruction_file import UNKNOWN_SCALE, scale_is_known, write_reconstruction_file
 from relograph.scenes.scene import Scene, SceneBuilder
 from relograph.scenes.split_files import read_split_files, write_split_files
 from relograph.scenes.upright import describe_upright
@@ -112,6 +112,8 @@ def write(scene: Scene, destination: Path, *, images: ImageMode = "copy", progre
         for file_name, lines in (("cameras.txt", cameras), ("images.txt", poses), ("points3D.txt", points)):
             (model / file_name).write_text("\n".join(lines) + "\n", encoding="utf-8")
         write_split_files(folder, scene)
+        if not scene.scale_is_known:
+            write_reconstruction_file(folder, "unknown", {})
         for frame in scene:
             place_image(frame, folder / "images" / frame.name, images)
             advance(1)

@@ -29,6 +29,8 @@ WRITERS: dict[str, Writer] = {
 
 WITHOUT_DEPTH = frozenset({"colmap"})
 WITHOUT_TIME = frozenset({"colmap", "7scenes"})
+WITH_SCALE = frozenset({"colmap"})
+"""Formats in which it is said that the scale is not known."""
 
 
 def convert(
@@ -69,6 +71,8 @@ def _left_out(scene: Scene, to: str) -> list[str]:
         lost.append(f"{to} has no place for depth: the depth maps of {num_depths} frames were left out.")
     if to in WITHOUT_TIME and num_times:
         lost.append(f"{to} has no place for time: the timestamps of {num_times} frames were left out.")
+    if to not in WITH_SCALE and not scene.scale_is_known:
+        lost.append(f"{to} cannot say that the scale is not known: its readers will take the unit of poses for metres.")
     return lost
 
 
