@@ -35,8 +35,7 @@ class PostgresAddress:
 
     def clean(self, text: str) -> str:
         """A message of the server's or of libpq's in one line, without the password."""
-        told = re.findall(r"(?:(?<=[?&]password=)|(?<=[?&]sslpassword=))[^&]*|(?<=:)[^/:@][^@]*(?=@)", self.uri)
-        for password in sorted({*told, *map(unquote, told)} - {""}, key=len, reverse=True):
+        for password in _passwords(self.uri):
             text = text.replace(password, "***")
         return " ".join(text.split())
 
@@ -86,8 +85,23 @@ def create_store(
 
 
 def _without_password(uri: str) -> str:
-    address, mark, query = uri.partition("?")
+    scheme, user, _, host, query = _parts(uri)
+    kept = [part for part in query if "password" not in part.partition("=")[0]]
+    return f"{scheme}://{f'{user}@' if user else ''}{host}{'?' if kept else ''}{'&'.join(kept)}"
+
+
+def _passwords(uri: str) -> list[str]:
+    """All that may be one, as it stands in the address and as it is meant, the longest first."""
+    _, _, password, _, query = _parts(uri)
+    values = [part.partition("=") for part in query]
+    told = {password, *password.split("@"), *(value for name, _, value in values if "password" in name)}
+    return sorted({*told, *map(unquote, told)} - {""}, key=len, reverse=True)
+
+
+def _parts(uri: str) -> tuple[str, str, str, str, list[str]]:
+    """Scheme, user, password, the host and what follows it, and the parts of the query."""
+    address, _, query = uri.partition("?")
     scheme, _, rest = address.partition("://")
-    user, at, host = rest.rpartition("@")  # the last: what stands before it may be a password in disguise
-    kept = [part for part in query.split("&") if part and "password" not in part.partition("=")[0]]
-    return f"{scheme}://{user.partition(':')[0]}{at}{host}{mark if kept else ''}{'&'.join(kept)}"
+    login, _, host = rest.rpartition("@")  # the last one: those before it may belong to the password
+    user, _, password = login.partition(":")
+    return scheme, user, password, host, [part for part in query.split("&") if part]
