@@ -50,6 +50,34 @@ def test_pixels_may_be_written_to(rgb):
     assert decode_image(encode(Image.fromarray(rgb)), "photo").flags.writeable
 
 
+@pytest.mark.parametrize(
+    ("format", "size_wh", "covering_hw", "decoded_hw"),
+    [
+        ("JPEG", (640, 480), (240, 320), (240, 320)),
+        ("JPEG", (640, 480), (241, 320), (480, 640)),  # half of it would not cover this
+        ("JPEG", (4032, 3024), (240, 320), (378, 504)),
+        ("JPEG", (4028, 3020), (240, 320), (755, 1007)),  # an eighth would not be whole pixels
+        ("JPEG", (641, 480), (100, 100), (480, 641)),
+        ("JPEG", (200, 100), (240, 320), (100, 200)),
+        ("PNG", (640, 480), (240, 320), (480, 640)),
+    ],
+)
+def test_a_jpeg_is_decoded_at_the_smallest_size_that_covers_another(
+    format: str, size_wh: tuple[int, int], covering_hw: tuple[int, int], decoded_hw: tuple[int, int]
+):
+    data = encode(Image.new("RGB", size_wh, (10, 120, 230)), format)
+    decoded = decode_image(data, "photo", covering_hw=covering_hw)
+    assert decoded.shape == (*decoded_hw, 3)
+    assert np.abs(decoded.astype(int) - (10, 120, 230)).max() <= 3
+    assert decode_image(data, "photo").shape == (size_wh[1], size_wh[0], 3)
+
+
+def test_what_a_turned_jpeg_is_to_cover_is_upright():
+    data = with_exif(Image.new("RGB", (640, 320)), "JPEG", {ORIENTATION: 6})
+    assert decode_image(data, "photo", covering_hw=(320, 160)).shape == (320, 160, 3)
+    assert decode_image(data, "photo", covering_hw=(160, 320)).shape == (640, 320, 3)
+
+
 def test_grey_is_repeated_in_three_channels(rgb):
     decoded = decode_image(encode(Image.fromarray(rgb[..., 0])), "photo")
     assert_array_equal(decoded, np.repeat(rgb[..., :1], 3, axis=-1))
