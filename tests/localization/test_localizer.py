@@ -153,6 +153,7 @@ def test_the_solver_may_be_left_out(room: StreamBatch):
     assert_allclose(answer.covariance.diagonal(), [0.05**2] * 6, rtol=1e-5)
 
 
+@pytest.mark.usefixtures("shapes_unchecked")
 def test_useless_matches_leave_the_networks_pose_or_none(room: StreamBatch):
     compared = compared_by_truth(room, wrong_share=1.0)
     auto, geometric = (answer_compared(compared, solver, ACCEPT_ALL) for solver in ("auto", "geometric"))
@@ -191,6 +192,7 @@ def test_each_way_to_an_answer_has_odds_of_its_own(room: StreamBatch):
     assert_allclose(chances, [0.1, 0.2, 0.3])
 
 
+@pytest.mark.usefixtures("shapes_unchecked")
 def test_whether_the_focal_length_was_known_is_a_sign(room: StreamBatch):
     known = compared_by_truth(room)
     unknown = replace(known, query_camera=UnknownFocal(WIDTH, HEIGHT, 1))
@@ -253,6 +255,7 @@ def test_a_refusal_says_why(room: StreamBatch):
     assert "matches agree on a pose" in answer.reason
 
 
+@pytest.mark.usefixtures("shapes_unchecked")
 def test_better_matches_are_surer(room: StreamBatch):
     chances = [
         answer_compared(compared_by_truth(room, noise_px=noise_px, wrong_share=wrong), "auto").confidence
@@ -395,15 +398,16 @@ def once(function: Callable[..., SolverAnswer]) -> Callable[..., SolverAnswer]:
     return first
 
 
+@pytest.mark.usefixtures("shapes_unchecked")
 @pytest.mark.parametrize("camera", [CAMERA, None], ids=["known", "unknown"])
-def test_a_map_of_one_photo(network: LoadedMatchGNN, camera: Camera | None, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(localizer_module, "MATCHES_PER_REFERENCE", 60)  # more take longer and are as good as these
+def test_a_map_of_one_photo(network: LoadedMatchGNN, camera: Camera | None):
     single = Localizer(MapFeatures.of(posed_photos(1, camera=camera), network), network)
     answer = single.localize(noise_photo(0), camera=camera)
     assert_honest(answer)
     assert [reference.row for reference in answer.references] == [0]
 
 
+@pytest.mark.usefixtures("shapes_unchecked")
 def test_all_references_at_one_point(network: LoadedMatchGNN):
     bunched = Localizer(MapFeatures.of(posed_photos(5, spread_m=0.0), network), network)
     answer = bunched.localize(noise_photo(0), camera=CAMERA)
