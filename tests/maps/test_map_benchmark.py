@@ -9,7 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 from relograph.cli.app import app
-from relograph.maps import Map
+from relograph.maps import Map, adding
 from relograph.maps.benchmark import (
     STAGES,
     benchmark_map,
@@ -51,10 +51,20 @@ def test_photos_are_jpeg_files_of_the_size_that_is_asked_for(frames: list[Frame]
         assert (frame.camera.height, frame.camera.width) == SMALL_HW
 
 
-def test_photos_are_repeated_under_other_names(frames: list[Frame]):
-    many = repeated(frames, 7)
-    assert len({frame.name for frame in many}) == 7
-    assert [frame.image for frame in many] == [frames[i % 3].image for i in range(7)]
+def test_photos_are_repeated_under_other_names_and_in_other_orders(frames: list[Frame]):
+    many = repeated(frames, 20)
+    assert len({frame.name for frame in many}) == 20
+    rounds = [[frame.image for frame in many[first : first + 3]] for first in range(0, 18, 3)]
+    assert all(set(images) == {frame.image for frame in frames} for images in rounds)
+    assert len({tuple(images) for images in rounds}) > 1
+
+
+def test_repeated_photos_are_kept_as_often_as_they_come(
+    tmp_path: Path, frames: list[Frame], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(adding, "PHOTOS_PER_SHARD", 3)
+    made = Map.create(tmp_path / "m", repeated(frames, 6), network=tiny_network())
+    assert len({frame.shard for frame in made.frames}) == 2
 
 
 @pytest.mark.parametrize(("precision", "num_levels"), [("float16", 2), ("int8", 3), ("float16", 0)])

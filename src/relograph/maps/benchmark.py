@@ -5,13 +5,15 @@ photo to the last of the map, then queries are localized in it with what it keep
 map, which then has each of them under several names: nothing is saved by that, as all is decoded and encoded anew.
 """
 
+import shutil
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import cycle, islice
+from itertools import chain, islice
 from math import ceil
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 
 import torch
@@ -21,7 +23,7 @@ from relograph.localization import Localizer
 from relograph.localization.map_features import Precision
 from relograph.maps.map import Map
 from relograph.maps.records import LEVELS, Level
-from relograph.maps.shards import DESCRIPTOR, JPEG, JPEG_END, STEP, Shard
+from relograph.maps.shards import DESCRIPTOR, JPEG, JPEG_END, PHOTOS_PER_SHARD, STEP, Shard
 from relograph.models.match_gnn import MatchGNN
 from relograph.models.shipped import LoadedMatchGNN, load_match_gnn, weights_are_shipped
 from relograph.progress import SILENT, Progress
@@ -33,7 +35,7 @@ PHOTO_HW = (480, 640)
 PHOTO_QUALITY = 92
 """Of the JPEGs that maps are built of, as cameras write them."""
 VIEWS_PER_HOME = 32
-WARM_UP_PHOTOS, WARM_UP_QUERIES = 16, 2
+WARM_UP_QUERIES = 2
 VARIANTS: tuple[tuple[Precision, tuple[Level, ...]], ...] = (
     ("float16", LEVELS[:2]),
     ("int8", LEVELS[:2]),
@@ -110,7 +112,6 @@ def benchmark_map(
 ) -> list[dict[str, object]]:
     """Figures of a map for each of the variants, by the network where it is; `keep` sees them as they come."""
     rows: list[dict[str, object]] = []
-    device = str(next(network.model.parameters()).device)
     with TemporaryDirectory() as folder:
         views, queries = render_photos(
             Path(folder) / "photos",
@@ -119,14 +120,14 @@ def benchmark_map(
             photo_hw=photo_hw,
             seed=seed,
             atlas=atlas,
-            device=device,
             progress=progress,
         )
         frames = repeated(views, num_photos)
-        Map.create(Path(folder) / "warm-up", frames[:WARM_UP_PHOTOS], network=network)
-        for number, (precision, levels) in enumerate(variants):
-            figures = _measure(Path(folder) / f"{number}.map", frames, queries, network, precision, levels, progress)
-            rows.append(asdict(figures))
+        Map.create(Path(folder) / "warm-up", frames[:PHOTOS_PER_SHARD], network=network)
+        for precision, levels in variants:
+            measured = Path(folder) / "measured"
+            rows.append(asdict(_measure(measured, frames, queries, network, precision, levels, progress)))
+            shutil.rmtree(measured)  # a disk need not hold all of them
             keep(rows)
     return rows
 
@@ -139,10 +140,12 @@ def render_photos(
     photo_hw: tuple[int, int] = PHOTO_HW,
     seed: int = 0,
     atlas: TextureAtlas | None = None,
-    device: str = "cpu",
     progress: Progress = SILENT,
 ) -> tuple[list[Frame], list[Frame]]:
-    """Photos of validation rooms as files in `folder`, and others of the same rooms as queries."""
+    """Photos of validation rooms as files in `folder`, and others of the same rooms as queries.
+
+    By the CPU, as a GPU would first compile its renderer for this size, which takes longer than a few photos.
+    """
     num_homes = ceil(num_views / VIEWS_PER_HOME)
     config = RoomMapConfig(
         num_homes=num_homes,
@@ -154,21 +157,25 @@ def render_photos(
     views: list[Frame] = []
     queries: list[Frame] = []
     folder.mkdir()
-    homes = room_maps("validation", config, seed=seed, atlas=atlas, device=device, progress=progress)
+    homes = room_maps("validation", config, seed=seed, atlas=atlas, progress=progress)
     for number, home in enumerate(homes):
         for row, is_query in enumerate(home.is_query.tolist()):
             name = f"home-{number}-{row}.jpg"
-            Image.fromarray(home.images[row].cpu().numpy()).save(folder / name, quality=PHOTO_QUALITY)
-            T_world_cam, file = home.T_world_cam[row].to("cpu", torch.float64), FileSource(folder / name)
+            Image.fromarray(home.images[row].numpy()).save(folder / name, quality=PHOTO_QUALITY)
+            T_world_cam, file = home.T_world_cam[row].to(dtype=torch.float64), FileSource(folder / name)
             (queries if is_query else views).append(Frame(name, T_world_cam, file, home.camera(row)))
     return views[:num_views], queries[:num_queries]
 
 
 def repeated(views: Sequence[Frame], count: int) -> list[Frame]:
-    """`count` frames of those photos, each of which may be there under several names."""
+    """`count` frames of those photos, each of which may be there under several names.
+
+    They come in another order each time: a map would notice that it has a shard already, and keep it once.
+    """
+    rounds = (Random(number).sample(views, len(views)) for number in range(ceil(count / len(views))))
     return [
         Frame(f"{number:06d}-{view.name}", view.T_world_cam, view.image, view.camera)
-        for number, view in enumerate(islice(cycle(views), count))
+        for number, view in enumerate(islice(chain.from_iterable(rounds), count))
     ]
 
 
