@@ -32,6 +32,7 @@ TAKES_MINUTES = {
     ("bench", "network"),
     ("bench", "match"),
     ("bench", "retrieval"),
+    ("bench", "growth"),
     ("train",),
     ("eval",),
     ("ablate",),
