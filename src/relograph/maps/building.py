@@ -27,7 +27,7 @@ from relograph.scenes.frame import Frame
 JPEG_QUALITIES = (85, 75, 65, 55, 45, 35, 25, 15)
 """Of the small photo that is kept; the first by which it is small enough is taken, or else the last."""
 MAX_JPEG_BYTES = 13_500
-"""For it: fine features are computed from it, and lose less than a tenth of their places by it."""
+"""For it: fine features are computed from it, and the coarser it is, the less they say where something is."""
 MAX_LONE_JPEG_BYTES = 8_500
 """For it in a map that keeps no features, which is to be small: 10 KB a photo in all."""
 
