@@ -8,6 +8,11 @@ import typer
 
 from relograph.cli.options import DeviceOption, SeedOption, SetOption
 
+OutputOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE.json", help="Write the figures with their provenance to this file, one by one."),
+]
+
 app = typer.Typer(help="Measure how fast the parts are on this machine.", no_args_is_help=True)
 
 
@@ -24,10 +29,7 @@ def rooms_command(
         list[str] | None,
         typer.Option(metavar="HxW", help="On a GPU only these images, such as 256x341; may be repeated."),
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.json", help="Write the figures with their provenance to this file, one by one."),
-    ] = None,
+    output: OutputOption = None,
 ) -> None:
     """Measure how many images a second the rooms are rendered at: SevenRooms on a CPU, training images on a GPU."""
     from dataclasses import asdict
@@ -69,10 +71,7 @@ def network_command(
     height: Annotated[int, typer.Option(min=32, help="Height of the images; the paper has 256.")] = 256,
     batch: Annotated[list[int] | None, typer.Option(min=1, help="Graphs in a step; may be repeated.")] = None,
     steps: Annotated[int, typer.Option(min=1, help="Training steps to measure.")] = 40,
-    output: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.json", help="Write the figures with their provenance to this file, one by one."),
-    ] = None,
+    output: OutputOption = None,
 ) -> None:
     """Measure RelPoseGNN: training steps a second, and the time of one query whose map features are kept."""
     import torch
@@ -113,10 +112,7 @@ def match_command(
     settings: SetOption = None,
     batch: Annotated[list[int] | None, typer.Option(min=1, help="Graphs in a step; may be repeated.")] = None,
     steps: Annotated[int, typer.Option(min=1, help="Training steps to measure.")] = 20,
-    output: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.json", help="Write the figures with their provenance to this file, one by one."),
-    ] = None,
+    output: OutputOption = None,
 ) -> None:
     """Measure MatchGNN: queries whose map features are kept and, on a GPU, training steps with their rooms."""
     import torch
@@ -159,10 +155,7 @@ def map_command(
         typer.Option(metavar="DIR", help="Weights of the network.", show_default="the package's own, or random ones"),
     ] = None,
     seed: SeedOption = 0,
-    output: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.json", help="Write the figures with their provenance to this file, one by one."),
-    ] = None,
+    output: OutputOption = None,
 ) -> None:
     """Measure maps: photos a second from files to a map, its size by part, and the time of a query by stage."""
     from relograph.environment import compute_device
@@ -209,10 +202,7 @@ def growth_command(
         typer.Option(metavar="DIR", help="Where maps are made.", show_default="where temporary files are"),
     ] = None,
     seed: SeedOption = 0,
-    output: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.json", help="Write the figures with their provenance to this file, one by one."),
-    ] = None,
+    output: OutputOption = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Draw time and memory against the number of photos.")
     ] = None,
@@ -270,10 +260,7 @@ def retrieval_command(
     ] = None,
     device: DeviceOption = "cpu",
     seed: SeedOption = 0,
-    output: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.json", help="Write the figures with their provenance to this file, one by one."),
-    ] = None,
+    output: OutputOption = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Draw time and memory against the number of images.")
     ] = None,

@@ -28,7 +28,6 @@ from relograph.environment import installed_version
 from relograph.errors import DatasetError, MissingExtraError
 from relograph.maps.places import PostgresAddress
 from relograph.maps.records import (
-    ChangeRecord,
     Damage,
     MapFrame,
     MapSettings,
@@ -53,14 +52,11 @@ from relograph.maps.tables import (
     Migration,
     Rows,
     TableChange,
+    TableReader,
     check_rows,
-    find_frames,
     is_row_whole,
     last_change,
     migrate,
-    read_changes,
-    read_settings,
-    read_snapshot,
     shards_num_bytes,
 )
 from relograph.progress import SILENT, Progress
@@ -149,7 +145,7 @@ CANDIDATES_PER_NEIGHBOUR = 4
 """Of the graph for each neighbour that is wanted."""
 
 
-class PostgresStore:
+class PostgresStore(TableReader):
     """A map in a database."""
 
     def __init__(self, address: PostgresAddress, *, wait_s: float = WAIT_S) -> None:
@@ -198,30 +194,6 @@ class PostgresStore:
         return str(self.address)
 
     # Reading
-
-    def snapshot(self) -> Snapshot:
-        with self._reading() as db:
-            return read_snapshot(db)
-
-    def settings(self) -> MapSettings:
-        with self._reading() as db:
-            return read_settings(db)
-
-    def revision(self) -> int:
-        with self._reading() as db:
-            return last_change(db)[0]
-
-    def num_frames(self) -> int:
-        with self._reading() as db:
-            return last_change(db)[1]
-
-    def find(self, names: Iterable[str]) -> dict[str, MapFrame]:
-        with self._reading() as db:
-            return find_frames(db, names)
-
-    def changes(self) -> list[ChangeRecord]:
-        with self._reading() as db:
-            return read_changes(db)
 
     def shards(self, frames: Iterable[MapFrame]) -> dict[str, AnyShard]:
         return _Reader(self).shards({frame.shard: frame.size_hw for frame in frames})

@@ -16,7 +16,6 @@ from relograph.errors import DatasetError
 from relograph.maps.durable_files import flush_folder, write_durably
 from relograph.maps.finding import FrameFinder, MapIndex, Newer
 from relograph.maps.records import (
-    ChangeRecord,
     Damage,
     MapFrame,
     MapSettings,
@@ -30,16 +29,13 @@ from relograph.maps.tables import (
     DamagedRowError,
     Migration,
     TableChange,
+    TableReader,
     check_rows,
-    find_frames,
     is_row_whole,
     last_change,
     migrate,
     move_scale_into_settings,
-    read_changes,
     read_newer,
-    read_settings,
-    read_snapshot,
     shards_num_bytes,
 )
 from relograph.progress import SILENT, Progress
@@ -100,7 +96,7 @@ MIGRATIONS: tuple[Migration, ...] = (
 _SHARD_NAME = re.compile(r"[0-9a-f]{64}\.safetensors(\.partial-[0-9a-f]{8})?")
 
 
-class SqliteStore:
+class SqliteStore(TableReader):
     """A map in a folder."""
 
     def __init__(self, folder: Path, *, wait_s: float = WAIT_S) -> None:
@@ -169,30 +165,6 @@ class SqliteStore:
         return self.folder / DATABASE
 
     # Reading
-
-    def snapshot(self) -> Snapshot:
-        with self._reading() as db:
-            return read_snapshot(db)
-
-    def settings(self) -> MapSettings:
-        with self._reading() as db:
-            return read_settings(db)
-
-    def revision(self) -> int:
-        with self._reading() as db:
-            return last_change(db)[0]
-
-    def num_frames(self) -> int:
-        with self._reading() as db:
-            return last_change(db)[1]
-
-    def find(self, names: Iterable[str]) -> dict[str, MapFrame]:
-        with self._reading() as db:
-            return find_frames(db, names)
-
-    def changes(self) -> list[ChangeRecord]:
-        with self._reading() as db:
-            return read_changes(db)
 
     def shards(self, frames: Iterable[MapFrame]) -> dict[str, AnyShard]:
         size_by_shard = {frame.shard: frame.size_hw for frame in frames}

@@ -4,7 +4,9 @@ A store opens transactions and keeps shards; what happens within a transaction i
 """
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import takewhile
@@ -53,6 +55,38 @@ class Database(Protocol):
     def execute(self, sql: str, values: Sequence[Any] = (), /) -> Rows: ...
 
     def executemany(self, sql: str, rows: Iterable[Sequence[Any]], /) -> object: ...
+
+
+class TableReader(ABC):
+    """What a store is asked that its tables answer, each question in a transaction of its own."""
+
+    @abstractmethod
+    def _reading(self) -> AbstractContextManager[Database]:
+        """A read transaction, which sees the map as it is now whatever writers do meanwhile."""
+
+    def snapshot(self) -> Snapshot:
+        with self._reading() as db:
+            return read_snapshot(db)
+
+    def settings(self) -> MapSettings:
+        with self._reading() as db:
+            return read_settings(db)
+
+    def revision(self) -> int:
+        with self._reading() as db:
+            return last_change(db)[0]
+
+    def num_frames(self) -> int:
+        with self._reading() as db:
+            return last_change(db)[1]
+
+    def find(self, names: Iterable[str]) -> dict[str, MapFrame]:
+        with self._reading() as db:
+            return find_frames(db, names)
+
+    def changes(self) -> list[ChangeRecord]:
+        with self._reading() as db:
+            return read_changes(db)
 
 
 Migration = str | Callable[[Database], None]
