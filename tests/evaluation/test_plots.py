@@ -175,14 +175,16 @@ def visible_texts(figure: Figure) -> list[Text]:
 @pytest.mark.parametrize("kind", ["cumulative", "distance", "rounds"])
 def test_labels_are_on_the_page_and_do_not_overlap(kind: str, num_methods: int) -> None:
     methods = realistic(NAMES[:num_methods])
+    setting = "C = 2048, images 256x341, camera target, 1,300,000 graphs a training"
+    title = f"Scenes seen in training, SevenRooms\n{setting}, 10,400,000 images where there are no graphs"
     figure = {
-        "cumulative": lambda: cumulative_errors_figure(methods, title="SevenRooms"),
-        "distance": lambda: errors_by_distance_figure(methods, title="SevenRooms"),
+        "cumulative": lambda: cumulative_errors_figure(methods, title=title),
+        "distance": lambda: errors_by_distance_figure(methods, title=title),
         "rounds": lambda: rounds_figure(
             {(train, test): -float(train * test) for train in range(1, num_methods + 1) for test in (1, 2)},
             measured_on="room-5 of SevenRooms",
             published=paper_numbers().rounds,
-            title="Rounds",
+            title=f"measured with {setting}",
         ),
     }[kind]()
     FigureCanvasAgg(figure).draw()

@@ -42,11 +42,13 @@ class Figure:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Where the figures of an experiment go, and what they call the data."""
+    """Where the figures of an experiment go, and what they call the data and the networks."""
 
     folder: Path
     prefix: str
     dataset: str
+    setting: str
+    """Tells figures of one experiment apart that were made with other sizes, targets or trainings."""
 
     def path(self, name: str) -> Path:
         """The file of a figure."""
@@ -86,7 +88,10 @@ def measure_rounds(sweep: Sweep, drawing: Drawing) -> Measured:
             losses[in_training, at_test] = loss
     path = drawing.path("grid")
     measured_on = f"{scene} of {drawing.dataset}"
-    save_figure(rounds_figure(losses, measured_on=measured_on, published=paper_numbers().rounds), path)
+    figure = rounds_figure(
+        losses, measured_on=measured_on, published=paper_numbers().rounds, title=f"measured with {drawing.setting}"
+    )
+    save_figure(figure, path)
     return Measured(
         [
             {"scene": scene, "rounds_in_training": in_training, "rounds_at_test": at_test, "loss": loss}

@@ -27,6 +27,8 @@ from relograph.evaluation.tables import (
 )
 from relograph.evaluation.writing import write_documents
 
+_OF_ONE_IMAGE = ("posenet-", "atloc-")
+"""How the names of trainings begin whose graph is one image."""
 NOTHING_YET = "No results are committed yet; `relograph experiments run all` makes them."
 
 
@@ -56,15 +58,23 @@ class ResultsFile:
     @property
     def setting(self) -> str:
         """What the networks have in common: their size, what their edges say, and how long they were trained."""
-        targets = sorted({job["target"] for job in self.metadata["jobs"] if job["target"]})
-        graphs = sorted({job["num_graphs"] for job in self.metadata["jobs"]})
+        jobs = self.metadata["jobs"]
+        targets = sorted({job["target"] for job in jobs if job["target"]})
+        images = [job["num_graphs"] for job in jobs if job["name"].startswith(_OF_ONE_IMAGE)]
+        graphs = [job["num_graphs"] for job in jobs if not job["name"].startswith(_OF_ONE_IMAGE)]
         parts = [self.size]
         if targets:
             parts.append(f"{' and '.join(targets)} target{'s' if len(targets) > 1 else ''}")
         if graphs:
-            few, many = f"{graphs[0]:,}", f"{graphs[-1]:,}"
-            parts.append(f"{few if few == many else f'{few} to {many}'} graphs a training")
+            parts.append(f"{_from_to(graphs)} graphs a training")
+        if images:
+            parts.append(f"{_from_to(images)} images where there are no graphs")
         return ", ".join(parts)
+
+
+def _from_to(counts: Sequence[int]) -> str:
+    low, high = f"{min(counts):,}", f"{max(counts):,}"
+    return low if low == high else f"{low} to {high}"
 
 
 _KEYS = ("dataset", "channels", "image_size_hw", "jobs", "figures", "git_commit", "device_name", "torch", "command")
@@ -163,17 +173,36 @@ def margins_over_copying(rows: Sequence[MethodRow]) -> list[str]:
             and ours.median_rotation_error_deg < theirs.median_rotation_error_deg
             for ours, theirs in pairs
         )
-        translation = _factor(theirs.median_translation_error_m, ours.median_translation_error_m)
-        rotation = _factor(theirs.median_rotation_error_deg, ours.median_rotation_error_deg)
+        of_scenes = [_factors(theirs, ours) for ours, theirs in pairs]
+        translation, rotation = _factors(theirs, ours)
+        least_translation, least_rotation = (_least(factors) for factors in zip(*of_scenes, strict=True))
         sentences.append(
-            f"{row.name}: {translation} in translation and {rotation} in rotation on average, and better in both on "
-            f"{better} of {len(pairs)} scenes."
+            f"{row.name}: {_times(translation)} in translation and {_times(rotation)} in rotation on average, at least "
+            f"{_times(least_translation)} and {_times(least_rotation)} in a scene, and better in both on {better} of "
+            f"{len(pairs)} scenes."
         )
     return sentences
 
 
-def _factor(before: float, after: float) -> str:
-    return f"{before / after:.2f}x" if math.isfinite(before) and math.isfinite(after) and after > 0 else "–"
+def _factors(before: SceneScore, after: SceneScore) -> tuple[float, float]:
+    """How many times smaller the median errors have become, in translation and in rotation."""
+    return (
+        _factor(before.median_translation_error_m, after.median_translation_error_m),
+        _factor(before.median_rotation_error_deg, after.median_rotation_error_deg),
+    )
+
+
+def _factor(before: float, after: float) -> float:
+    return before / after if math.isfinite(before) and math.isfinite(after) and after > 0 else math.nan
+
+
+def _least(factors: Iterable[float]) -> float:
+    """Not a number where one of them is none: it might have been less."""
+    return min(factors, key=lambda factor: -math.inf if math.isnan(factor) else factor)
+
+
+def _times(factor: float) -> str:
+    return "–" if math.isnan(factor) else f"{factor:.2f}x"
 
 
 # Pages
@@ -192,7 +221,7 @@ def results_page(files: Sequence[ResultsFile], *, pictures: str = "pictures") ->
     citations: list[str] = []
     for file in files:
         experiment = EXPERIMENTS[file.metadata["experiment"]]
-        parts.append(f"## {experiment.title}: {file.metadata['dataset']}, {file.size}")
+        parts.append(f"## {experiment.title}: {file.metadata['dataset']}, {file.setting}")
         parts.append(f"`{experiment.name}`: {experiment.about}. {_how(file.metadata)}")
         for named in tables_of(file):
             parts.append(named.table.markdown(references=False).strip())
@@ -315,13 +344,12 @@ def latex_page(files: Sequence[ResultsFile]) -> str:
 
 
 def results_block(files: Sequence[ResultsFile]) -> str:
-    """What the README says about results: the seen scenes, without published rows."""
+    """What the README says about results: the seen scenes, without published rows, the largest networks first."""
     parts = []
-    for file in files:
-        if file.metadata["experiment"] not in ("table1", "table3"):
-            continue
-        rows, experiment = method_rows(file), EXPERIMENTS[file.metadata["experiment"]]
-        table = results_table(experiment.title, rows, dataset=file.metadata["dataset"], setting=file.setting)
+    shown = [file for file in files if file.metadata["experiment"] in ("table1", "table3")]
+    for file in sorted(shown, key=lambda file: -file.metadata["channels"]):
+        title = EXPERIMENTS[file.metadata["experiment"]].title
+        table = results_table(title, method_rows(file), dataset=file.metadata["dataset"], setting=file.setting)
         parts += [table.markdown(references=False).strip(), _how(file.metadata)]
     return "\n\n".join(parts) if parts else NOTHING_YET
 

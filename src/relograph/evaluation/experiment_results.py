@@ -13,7 +13,7 @@ from pathlib import Path
 
 from relograph.configuration import config_to_dict
 from relograph.evaluation.experiment_figures import MEASUREMENTS, Drawing, Figure
-from relograph.evaluation.experiment_report import read_result, tables_of
+from relograph.evaluation.experiment_report import ResultsFile, read_result, tables_of
 from relograph.evaluation.experiment_sweep import Sweep, Take, TimeIsUpError
 from relograph.evaluation.experiments import COPY, Evaluation, Experiment, Job, Plan, Row
 from relograph.evaluation.metrics import mean_of_runs, score
@@ -92,38 +92,39 @@ def takes_of(job: Job, experiments: Sequence[Experiment], plan: Plan) -> dict[st
 def write_results(experiment: Experiment, sweep: Sweep, provenance: Provenance) -> Path:
     """Score what an experiment's networks answered; write results, tables and figures."""
     name = f"{experiment.name}-{provenance.label}" if provenance.label else experiment.name
-    drawing = Drawing(sweep.folder / "figures", name, provenance.dataset)
+    config, data = sweep.plan.base, sweep.workbench.data
     rows = experiment.rows(sweep.plan)
+    details: dict[str, object] = {
+        "experiment": experiment.name,
+        "dataset": provenance.dataset,
+        "scenes": list(sweep.plan.scenes),
+        "data_fingerprint": data.fingerprint,
+        "start": sweep.workbench.start.fingerprint,
+        "retrieval": sweep.workbench.retrieval,
+        "preset": provenance.preset,
+        "config": config_to_dict(config),
+        "settings_of_one_scene": list(sweep.plan.settings_of_one_scene),
+        "channels": config.model.channels,
+        "image_size_hw": list(data.frames.images.shape[1:3]),
+        "target": config.model.target,
+        "jobs": [sweep.facts(job) for job in experiment.jobs(sweep.plan)],
+        "rows": [origin_of(row, sweep) for row in rows],
+    }
     results = list(chain.from_iterable(scores_of(row, sweep) for row in rows))
+    setting = ResultsFile(name, details, results).setting
+    drawing = Drawing(sweep.folder / "figures", name, provenance.dataset, setting)
     figures = draw_errors(experiment, rows, sweep, drawing) if rows else []
     if experiment.name in MEASUREMENTS:
         measured = MEASUREMENTS[experiment.name].draw(sweep, drawing)
         results, figures = [*results, *measured.results], [*figures, *measured.figures]
     path = sweep.folder / "results" / f"{name}.json"
-    config, data = sweep.plan.base, sweep.workbench.data
     write_result(
         path,
         results,
         command=provenance.command,
         seed=config.seed,
         device=sweep.device,
-        details={
-            "experiment": experiment.name,
-            "dataset": provenance.dataset,
-            "scenes": list(sweep.plan.scenes),
-            "data_fingerprint": data.fingerprint,
-            "start": sweep.workbench.start.fingerprint,
-            "retrieval": sweep.workbench.retrieval,
-            "preset": provenance.preset,
-            "config": config_to_dict(config),
-            "settings_of_one_scene": list(sweep.plan.settings_of_one_scene),
-            "channels": config.model.channels,
-            "image_size_hw": list(data.frames.images.shape[1:3]),
-            "target": config.model.target,
-            "jobs": [sweep.facts(job) for job in experiment.jobs(sweep.plan)],
-            "rows": [origin_of(row, sweep) for row in rows],
-            "figures": [{"file": figure.path.name, "caption": figure.caption} for figure in figures],
-        },
+        details={**details, "figures": [{"file": figure.path.name, "caption": figure.caption} for figure in figures]},
     )
     for named in tables_of(read_result(path)):
         write_whole(sweep.folder / "tables" / f"{named.name}.md", named.table.markdown().encode())
@@ -182,7 +183,7 @@ def note_on(row: Row, sweep: Sweep) -> str:
 def draw_errors(experiment: Experiment, rows: Sequence[Row], sweep: Sweep, drawing: Drawing) -> list[Figure]:
     """Cumulative errors, and errors by distance, of the rows that are one run."""
     shown = {row.method: sweep.predictions(row.runs[0]) for row in rows if len(row.runs) == 1}
-    title = f"{experiment.title}, {drawing.dataset}"
+    title = f"{experiment.title}, {drawing.dataset}\n{drawing.setting}"
     cumulative = Figure(
         drawing.path("cumulative-errors"), "Share of queries below an error, every scene counting the same."
     )

@@ -170,7 +170,7 @@ def rounds_figure(
         axes.set_title(heading, fontsize=10, color=INK, pad=8)
     panels[0].set_ylabel("rounds in training", color=INK)
     if title:
-        figure.suptitle(title, fontsize=12, color=INK)
+        figure.suptitle(title, fontsize=10.5, color=INK)
     return figure
 
 
@@ -234,7 +234,7 @@ def two_panels(title: str) -> tuple[Figure, list[Axes]]:
     figure = Figure(figsize=(11, 5.0), dpi=130, facecolor="white", layout=layout)
     panels = list(figure.subplots(1, 2))
     if title:
-        figure.suptitle(title, fontsize=12, color=INK)
+        figure.suptitle(title, fontsize=10.5, color=INK)
     return figure, panels
 
 
@@ -293,9 +293,10 @@ def legend_below(figure: Figure, axes: Axes) -> None:
     """One legend for all axes, in as many columns as have room."""
     handles, labels = axes.get_legend_handles_labels()
     if handles:
-        columns = max(1, min(4, len(labels), 146 // (max(map(len, labels)) + 9)))  # a line has room for 146 characters
+        columns = max(1, min(4, len(labels), 146 // (max(map(len, labels)) + 11)))  # a line has room for 146 characters
+        # Handles as long as show two dashes beside a marker.
         figure.legend(
-            handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=9, handlelength=2.8
+            handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=9, handlelength=4.4
         )
 
 
