@@ -56,11 +56,12 @@ def run(names: list[str], root: Path, output: Path, say=lambda line: None, progr
 
 @pytest.fixture(scope="module")
 def sweep(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Every experiment on two scenes; of the figures that all tables have, only the files."""
+    """Every experiment on two scenes; of the figures that all tables have, only files with their titles."""
     output = tmp_path_factory.mktemp("sweep") / "out"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "relograph.evaluation.experiment_results.save_figure", lambda figure, path: write_whole(path, b"")
+            "relograph.evaluation.experiment_results.save_figure",
+            lambda figure, path: write_whole(path, figure.get_suptitle().encode()),
         )
         run(["all"], root, output)
     return output
@@ -174,6 +175,14 @@ def test_a_table_names_its_target_and_how_long_networks_were_trained(sweep: Path
     setting = "(C = 32, images 48x64, camera target, 16 graphs a training)"
     assert f"Measured on 7-Scenes {setting}." in (sweep / "tables" / "averaging.md").read_text()
     assert "camera and world targets" in (sweep / "tables" / "table1.md").read_text()
+
+
+def test_figures_name_the_setting_as_tables_do(sweep: Path):
+    for name in ("table1", "table4"):
+        setting = read_result(sweep / "results" / f"{name}.json").setting
+        assert "C = 32, images 48x64" in setting
+        for kind in ("cumulative-errors", "errors-by-distance"):
+            assert setting in (sweep / "figures" / f"{name}-{kind}.png").read_text()
 
 
 def test_qualitative_answers_are_ranked_from_best_to_worst(sweep: Path):
