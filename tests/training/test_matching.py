@@ -1,5 +1,6 @@
 """What MatchGNN is taught with: each lesson is right where the answer is, and costs more where it is not."""
 
+import copy
 from itertools import islice
 
 import pytest
@@ -10,6 +11,7 @@ from torch import Tensor
 from relograph.geometry import Pose, rotation_error_deg
 from relograph.graphs.correspondence import TrueMatches
 from relograph.models.match_gnn import FINE_RADIUS, Flow, Matches, MatchGNN, PoseAnswers
+from relograph.models.match_kernels import MatchKernels
 from relograph.rooms import RoomStream, StreamBatch, StreamConfig
 from relograph.rooms.photograph import Effects
 from relograph.rooms.textures import TextureAtlas
@@ -60,14 +62,20 @@ def test_a_match_lies_in_its_cell() -> None:
 
 
 def test_the_coarse_loss_is_the_log_of_the_right_cells_chance() -> None:
-    log_coarse = torch.log(torch.tensor([[[[0.9, 0.1], [0.25, 0.5]]]]))
-    nothing = torch.zeros(1, 1, 2)
-    matches = Matches(torch.zeros(1, 1, 2, 2), nothing, nothing.long(), nothing.bool(), nothing, nothing, log_coarse)
-    cell = torch.tensor([[[0, 0]]])
+    nothing, log_asked = torch.zeros(1, 1, 2), torch.log(torch.tensor([[[0.9, 0.25]]]))
+    matches = Matches(
+        torch.zeros(1, 1, 2, 2),
+        nothing,
+        nothing.long(),
+        nothing.bool(),
+        nothing,
+        nothing,
+        log_asked=log_asked,
+    )
     both, first = torch.tensor([[[True, True]]]), torch.tensor([[[True, False]]])
-    assert_allclose(coarse_loss(matches, cell, first), -0.5 * torch.log(torch.tensor(0.9)))
-    assert_allclose(coarse_loss(matches, cell, both), -0.25 * torch.log(torch.tensor(0.9 * 0.25)))
-    assert coarse_loss(matches, cell, ~both) == 0
+    assert_allclose(coarse_loss(matches, first), -0.5 * torch.log(torch.tensor(0.9)))
+    assert_allclose(coarse_loss(matches, both), -0.25 * torch.log(torch.tensor(0.9 * 0.25)))
+    assert coarse_loss(matches, ~both) == 0
 
 
 def test_the_fine_loss_is_nothing_at_the_right_place() -> None:
@@ -297,3 +305,30 @@ def test_a_large_gradient_of_the_pose_leaves_that_of_the_matches(batch: StreamBa
     clip_gradients(objective, 1.0)
     assert_allclose(seeing[0].grad, 1e-6 * torch.ones_like(seeing[0]))
     assert_allclose(posing[0].grad.norm(), 1.0, rtol=1e-4)
+
+
+def test_matching_without_laying_out_all_chances_teaches_the_same(batch: StreamBatch) -> None:
+    torch.manual_seed(0)
+    plain = MatchObjective(MatchGNN(TINY))
+    fused = copy.deepcopy(plain)
+    fused.model.matcher.kernels = MatchKernels()
+    shown = Shown(batch, torch.ones(2, 2, dtype=torch.bool), torch.ones(2, 2, dtype=torch.bool), tell_lenses=True)
+    for objective in (plain, fused):
+        torch.manual_seed(1)
+        objective(shown).backward()
+    for name in LESSONS:
+        assert_allclose(fused.watched()[name], plain.watched()[name], rtol=1e-5, atol=1e-6, err_msg=name)
+    gradients = dict(fused.named_parameters())
+    for name, weight in plain.named_parameters():
+        difference = (gradients[name].grad - weight.grad).norm()
+        assert difference < 1e-3 * weight.grad.norm() + 1e-6, name
+
+
+def test_retrieval_learns_which_images_see_the_same_graph_by_graph(batch: StreamBatch) -> None:
+    """Queries are encoded before references, and descriptors come back in the order of the batch."""
+    torch.manual_seed(0)
+    objective = MatchObjective(MatchGNN(TINY)).eval()
+    found = objective.describe(*objective.encode(batch))
+    images = batch.images.flatten(0, 1).permute(0, 2, 3, 1)
+    each = torch.cat([objective.model.descriptor(objective.model.encode(image[None]).context) for image in images])
+    assert_allclose(found.detach(), each.detach(), atol=1e-5)

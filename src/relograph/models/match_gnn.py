@@ -9,7 +9,7 @@ the graph network sees pair by pair, relative to each other: moving the world mo
 Letters: B graphs, R references, P and Q cells of the query and of a reference, C channels. Poses are T_ref_query.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
@@ -22,6 +22,7 @@ from relograph.errors import ConfigError
 from relograph.geometry import Pose
 from relograph.graphs.correspondence import Lenses, cell_anchors
 from relograph.models.enlarging import doubled
+from relograph.models.match_kernels import MatchKernels, asked_chances, fused_window_products
 from relograph.models.turning import directions, rotation_between
 from relograph.models.wide_product import wide_product
 from relograph.retrieval import NetVLAD
@@ -251,7 +252,9 @@ class Matches:
     seen: Float[Tensor, "B R P"]
     """Logit of whether the cell is seen at all."""
     log_coarse: Float[Tensor, "B R P Q"] | None = None
-    """Log of the dual softmax between cells, which is learned from; None where nobody learns."""
+    """Log of the dual softmax between cells; None where it is not kept."""
+    log_asked: Float[Tensor, "B R P"] | None = None
+    """That of the cells of the references that were asked about, which is learned from; None where none were."""
 
 
 class Matcher(nn.Module):
@@ -266,6 +269,8 @@ class Matcher(nn.Module):
         self.seen = nn.Linear(coarse, 1)
         self.log_temperature = nn.Parameter(torch.tensor(0.0))
 
+        self.kernels: MatchKernels | None = None
+        """Where it is trained on a GPU: what matches without laying out all chances and windows."""
     def show(self, context: Float[Tensor, "M C h w"]) -> list[Float[Tensor, "2 M heads Q c"]]:
         """What an image shows to one that is compared with it, layer by layer."""
         tokens = context.flatten(2).mT
@@ -285,19 +290,35 @@ class Matcher(nn.Module):
         return (coarse + doubled(compared)).flatten(2).mT
 
     def forward(
-        self, query: ImageFeatures, references: ImageFeatures, num_references: int, *, keep_log_coarse: bool = True
+        self,
+        query: ImageFeatures,
+        references: ImageFeatures,
+        num_references: int,
+        *,
+        keep_log_coarse: bool = True,
+        asked: Int[Tensor, "B R P"] | None = None,
     ) -> Matches:
-        """Matches of B queries with B x R references, those of a query together."""
+        """Matches of B queries with B x R references, those of a query together.
+
+        `asked` are cells of the references; the log of the chance that each cell of the query goes there is kept.
+        """
         context, coarse = (part.repeat_interleave(num_references, dim=0) for part in (query.context, query.coarse))
         query_shows = [shown.repeat_interleave(num_references, dim=1) for shown in self.show(query.context)]
         q = self.describe(context, coarse, self.show(references.context))
         r = self.describe(references.context, references.coarse, query_shows)
         seen = precise(self.seen(q)).squeeze(-1)
         fine = at_anchors(query.fine).repeat_interleave(num_references, dim=0)
-        if keep_log_coarse or q.is_cuda:
+        log_asked = None
+        if self.kernels is not None and asked is not None and not keep_log_coarse:
+            chances = asked_chances(q, r, self.scale(), asked.flatten(0, 1), self.kernels)
+            log_asked, log_best, best = chances.log_asked, chances.log_best, chances.best
+            mutual = log_best >= chances.log_best_of_column.gather(1, best)
+            xy, sigma_px = places_in(best, fine, references.fine, fused_window_products(self.kernels))
+        elif keep_log_coarse or asked is not None or q.is_cuda:
             log_coarse = self.log_chance(q, r)
             log_best, best, mutual, xy, sigma_px = cell_places(log_coarse, fine, references.fine)
         else:  # pair by pair, so that chances between all cells stay in a CPU's cache
+            log_asked = None if asked is None else log_coarse.gather(2, asked.flatten(0, 1)[..., None]).squeeze(2)
             pairs = zip(*(part.split(1) for part in (q, r, fine, references.fine)), strict=True)
             places = (cell_places(self.passing_log_chance(*pair[:2]), *pair[2:]) for pair in pairs)
             log_best, best, mutual, xy, sigma_px = (torch.cat(parts) for parts in zip(*places, strict=True))
@@ -315,17 +336,23 @@ class Matcher(nn.Module):
             seen=seen.unflatten(0, by_query),
             log_coarse=log_coarse.unflatten(0, by_query) if keep_log_coarse else None,
         )
+            log_asked=None if log_asked is None else log_asked.unflatten(0, by_query),
 
     def log_chance(self, q: Float[Tensor, "M P C"], r: Float[Tensor, "M Q C"]) -> Float[Tensor, "M P Q"]:
+    def scale(self) -> Float[Tensor, ""]:
+        """What products of descriptors are multiplied by to be scores."""
+        scale: Tensor = torch.exp(self.log_temperature) / self.config.matched_channels**0.5
+        return scale
+
         """Log of the dual softmax: the chance that a cell chooses another, times that of being chosen by it."""
-        score = wide_product(q, r) * (torch.exp(self.log_temperature) / q.shape[-1] ** 0.5)
+        score = wide_product(q, r) * self.scale()
         log_chance: Tensor = score.log_softmax(dim=2) + score.log_softmax(dim=1)
         return log_chance
 
     @torch.no_grad()
     def passing_log_chance(self, q: Float[Tensor, "M P C"], r: Float[Tensor, "M Q C"]) -> Float[Tensor, "M P Q"]:
         """The same where nobody learns from it, in half the memory: to ask for more can take a CPU longer than this."""
-        score = wide_product(q * (torch.exp(self.log_temperature) / q.shape[-1] ** 0.5), r)
+        score = wide_product(q * self.scale(), r)
         totals = _log_sum_exp(score, dim=2), _log_sum_exp(score, dim=1)
         return score.mul_(2).sub_(totals[0]).sub_(totals[1])
 
@@ -346,10 +373,21 @@ def cell_places(
     """
     log_best, best = log_coarse.max(dim=2)
     mutual = log_best >= log_coarse.amax(dim=1).gather(1, best)
-    offset, log_chance = fine_offset(fine, ref_fine, best)
+    return log_best, best, mutual, *places_in(best, fine, ref_fine)
+
+
+@torch.no_grad()
+def places_in(
+    best: Int[Tensor, "M P"],
+    fine: Float[Tensor, "M P C"],
+    ref_fine: Float[Tensor, "M C h w"],
+    products: "WindowProducts | None" = None,
+) -> tuple[Float[Tensor, "M P 2"], Float[Tensor, "M P"]]:
+    """Where the query's anchors are in the chosen cells: pixels of the reference, and their standard deviation."""
+    offset, log_chance = fine_offset(fine, ref_fine, best, products)
     spread = _mean_of(_steps_px(log_chance).square(), log_chance) - offset.square()
     place = anchors_of(ref_fine).to(offset.dtype)[best] + offset
-    return log_best, best, mutual, place, spread.mean(dim=-1).clamp_min(0).sqrt()
+    return place, spread.mean(dim=-1).clamp_min(0).sqrt()
 
 
 def anchors_of(fine: Float[Tensor, "M C h w"]) -> Float[Tensor, "Q 2"]:
@@ -377,20 +415,33 @@ FINE_RADIUS = 3
 
 
 def fine_offset(
-    fine: Float[Tensor, "M S C"], ref_fine: Float[Tensor, "M C h w"], ref_cell: Int[Tensor, "M S"]
+WindowProducts = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""As `laid_out_products`."""
+
+
+    fine: Float[Tensor, "M S C"],
+    ref_fine: Float[Tensor, "M C h w"],
+    ref_cell: Int[Tensor, "M S"],
+    products: WindowProducts | None = None,
 ) -> tuple[Float[Tensor, "M S 2"], Float[Tensor, "M S K"]]:
     """The expected offset in pixels from the anchors of cells of the reference, and the log chances of the K places.
 
     The fine feature at the anchor of a query's cell is compared with those around the anchor of the reference's.
     """
-    window, inside = _around_cells(ref_fine, ref_cell)  # [M, S, K, C]
-    score = precise(_each_with_its_own(fine, window)) / fine.shape[-1] ** 0.5
+    row, column, inside = _around_cells(ref_fine, ref_cell)
+    table = ref_fine.permute(0, 2, 3, 1).flatten(0, 2)
+    score = precise((products or laid_out_products)(fine, table, row, column)) / fine.shape[-1] ** 0.5
     log_chance = score.masked_fill(~inside, -1e4).log_softmax(dim=-1)  # [M, S, K]
     return _mean_of(_steps_px(log_chance), log_chance), log_chance
 
 
-def _each_with_its_own(fine: Float[Tensor, "M S C"], window: Float[Tensor, "M S K C"]) -> Float[Tensor, "M S K"]:
-    """Products of features with all those of their windows."""
+def laid_out_products(
+    fine: Float[Tensor, "M S C"], table: Float[Tensor, "T C"], row: Int[Tensor, "M S k"], column: Int[Tensor, "M S k"]
+) -> Float[Tensor, "M S K"]:
+    """Products of features with all those of their windows: rows of a table at all sums of a `row` and a `column`."""
+    place = (row[..., None] + column[..., None, :]).flatten(2)
+    # An embedding copies whole rows, many times faster than a gather of single numbers.
+    window = F.embedding(place, table)  # [M, S, K, C]
     if window.is_cuda:
         return (window * fine[:, :, None]).sum(dim=-1)
     with torch.autocast(window.device.type, enabled=False):
@@ -418,13 +469,17 @@ def _steps_px(like: Float[Tensor, "M S K"]) -> Float[Tensor, "K 2"]:
 def at_anchors(fine: Float[Tensor, "M C h w"]) -> Float[Tensor, "M P C"]:
     """Fine features at the anchors of all cells, row by row."""
     per_cell = COARSE_STRIDE // FINE_STRIDE
-    return fine[:, :, per_cell // 2 :: per_cell, per_cell // 2 :: per_cell].flatten(2).mT
+    # The channels last, as the encoder leaves them in memory: so its gradient comes back.
+    return fine.permute(0, 2, 3, 1)[:, per_cell // 2 :: per_cell, per_cell // 2 :: per_cell].flatten(1, 2)
 
 
 def _around_cells(
     fine: Float[Tensor, "M C h w"], cell: Int[Tensor, "M S"]
-) -> tuple[Float[Tensor, "M S K C"], Bool[Tensor, "M S K"]]:
-    """Fine features at and around the anchors of cells, row by row, and whether there are any."""
+) -> tuple[Int[Tensor, "M S 7"], Int[Tensor, "M S 7"], Bool[Tensor, "M S K"]]:
+    """Where the fine cells at and around the anchors of cells lie in a table of all fine cells, row by row.
+
+    A place is the sum of its row's start and its column. The last says whether it is inside the image.
+    """
     per_cell = COARSE_STRIDE // FINE_STRIDE
     num_images, _, height, width = fine.shape
     columns, middle = width // per_cell, per_cell // 2  # an anchor's pixel lies in the middle fine cell
@@ -433,9 +488,7 @@ def _around_cells(
     x = (cell % columns * per_cell + middle)[..., None] + step
     inside = ((y >= 0) & (y < height))[..., None] & ((x >= 0) & (x < width))[..., None, :]  # [M, S, 7, 7]
     row = y.clamp(0, height - 1) + torch.arange(num_images, device=fine.device)[:, None, None] * height
-    place = (row * width)[..., None] + x.clamp(0, width - 1)[..., None, :]
-    # An embedding copies whole rows, many times faster than a gather of single numbers.
-    return F.embedding(place.flatten(2), fine.flatten(2).mT.flatten(0, 1)), inside.flatten(2)
+    return row * width, x.clamp(0, width - 1), inside.flatten(2)
 
 
 # What a comparison says about the camera

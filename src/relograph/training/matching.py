@@ -24,6 +24,7 @@ from relograph.models.match_gnn import (
     at_anchors,
     fine_offset,
 )
+from relograph.models.match_kernels import fused_window_products
 from relograph.retrieval import covisibility_loss_of_images
 from relograph.rooms import StreamBatch
 from relograph.rooms.stream import UnseenGraphs
@@ -103,13 +104,19 @@ class MatchObjective(Objective):
         known = {id(weight) for weight in posing}
         return [[weight for weight in self.parameters() if id(weight) not in known], posing]
 
-    def encode(self, batch: StreamBatch) -> ImageFeatures:
-        """Features of all images of a batch, graph by graph."""
-        return self.model.encode(batch.images.permute(0, 1, 3, 4, 2).flatten(0, 1))
+    def encode(self, batch: StreamBatch) -> tuple[ImageFeatures, ImageFeatures]:
+        """Features of the queries of a batch, and of their references, those of a query together."""
+        images = batch.images.permute(0, 1, 3, 4, 2)
+        # The queries first: their features and those of the references then lie apart, and need not be copied apart.
+        images = torch.cat([images[:, 0], images[:, 1:].flatten(0, 1)])
+        counts = [len(batch.images), len(images) - len(batch.images)]
+        parts = (part.split(counts) for part in vars(self.model.encode(images)).values())
+        query, references = zip(*parts, strict=True)
+        return ImageFeatures(*query), ImageFeatures(*references)
 
     def answer(self, batch: StreamBatch) -> MatchAnswers:
         """What the network says without being told any lens, with all references."""
-        query, references = split_nodes(self.encode(batch), batch.overlap.shape[1])
+        query, references = self.encode(batch)
         everything = torch.ones_like(batch.overlap[:, 1:], dtype=torch.bool)
         answers: MatchAnswers = self.model(query, references, batch.T_world_cam[:, 1:], everything)
         return answers
@@ -118,19 +125,26 @@ class MatchObjective(Objective):
         """The weighted sum of all lessons' losses."""
         batch = shown.batch
         num_nodes = batch.overlap.shape[1]
-        features = self.encode(batch)
-        query, references = split_nodes(features, num_nodes)
+        query, references = self.encode(batch)
         lenses = Lenses(batch.K, batch.distortion)
-        matches: Matches = self.model.matcher(query, references, num_nodes - 1)
         with torch.no_grad():
             truth = true_matches(batch.depth_m, batch.T_world_cam, lenses, COARSE_STRIDE)
         seen = truth.visible & batch.is_here[:, None, None]
         image_hw = (batch.depth_m.shape[2], batch.depth_m.shape[3])
         cell, offset = true_cells(truth, image_hw)
+        matches: Matches = self.model.matcher(
+            query,
+            references,
+            num_nodes - 1,
+            asked=cell,
+            keep_log_coarse=self.model.config.pose_teaches_matches,  # only then all chances are looked at
+        )
         some = some_of(seen.flatten(0, 1), FINE_CELLS)
         fine = at_anchors(query.fine).repeat_interleave(num_nodes - 1, dim=0)
         fine = fine.gather(1, some[..., None].expand(-1, -1, fine.shape[-1]))
-        expected, log_chance = fine_offset(fine, references.fine, cell.flatten(0, 1).gather(1, some))
+        kernels = self.model.matcher.kernels
+        products = None if kernels is None else fused_window_products(kernels)
+        expected, log_chance = fine_offset(fine, references.fine, cell.flatten(0, 1).gather(1, some), products)
         asked = [
             PoseQuestions(
                 flow=self.model.flow(matches, image_hw, image_hw, **lenses_of(lenses, told=shown.tell_lenses)),
@@ -145,7 +159,7 @@ class MatchObjective(Objective):
         of_photographs, *of_drill = self.pose_lessons(asked)
         losses = {
             # References that are not shown are hidden from the pose alone: their matches are there, and teach.
-            "coarse": coarse_loss(matches, cell, seen),
+            "coarse": coarse_loss(matches, seen),
             "seen": seen_loss(matches, seen),
             # Windows lie around the true cells, so the fine features need not wait for the coarse ones.
             "fine": fine_loss(
@@ -155,11 +169,17 @@ class MatchObjective(Objective):
                 seen.flatten(0, 1).gather(1, some),
             ),
             **of_photographs,
-            "retrieval": covisibility_loss_of_images(self.model.descriptor(features.context), batch.overlap_of_images),
+            "retrieval": covisibility_loss_of_images(self.describe(query, references), batch.overlap_of_images),
             "drill": self.weighted(of_drill[0]) if of_drill else seen.new_zeros((), dtype=torch.float32),
         }
         self._latest = {name: loss.detach() for name, loss in losses.items()}
         return self.weighted(losses)
+
+    def describe(self, query: ImageFeatures, references: ImageFeatures) -> Float[Tensor, "BN D"]:
+        """Descriptors of all images of a batch, graph by graph."""
+        of_query, of_references = (self.model.descriptor(part.context) for part in (query, references))
+        by_graph = [of_query[:, None], of_references.unflatten(0, (len(of_query), -1))]
+        return torch.cat(by_graph, dim=1).flatten(0, 1)
 
     def weighted(self, losses: Mapping[str, Float[Tensor, ""]]) -> Float[Tensor, ""]:
         """The sum of losses, each as much as it counts."""
@@ -231,15 +251,6 @@ def pose_lessons(answers: PoseAnswers, questions: PoseQuestions) -> dict[str, Fl
     }
 
 
-def split_nodes(features: ImageFeatures, num_nodes: int) -> tuple[ImageFeatures, ImageFeatures]:
-    """The queries of graphs, and their references, those of a query together."""
-    graphs = [part.unflatten(0, (-1, num_nodes)) for part in vars(features).values()]
-    # Slices, not a mask: a GPU would be asked how many there are, and answer when all its work is done.
-    return ImageFeatures(*(part[:, 0] for part in graphs)), ImageFeatures(
-        *(part[:, 1:].flatten(0, 1) for part in graphs)
-    )
-
-
 def some_of(visible: Bool[Tensor, "M P"], count: int) -> Int[Tensor, "M S"]:
     """Some cells of each pair at random, those that are seen first: windows around all would fill the memory."""
     luck = torch.rand(visible.shape, device=visible.device) + visible
@@ -260,11 +271,10 @@ def true_cells(truth: TrueMatches, image_hw: tuple[int, int] | torch.Size) -> tu
     return (row * columns + column).long(), truth.xy - anchor
 
 
-def coarse_loss(matches: Matches, cell: Tensor, visible: Bool[Tensor, "B R P"]) -> Float[Tensor, ""]:
-    """Negative log of the chance that is given to the right cell, both ways."""
-    assert matches.log_coarse is not None  # the network keeps it unless it is told not to
-    log_right = matches.log_coarse.gather(3, cell[..., None]).squeeze(-1)
-    return masked_mean(-0.5 * log_right, visible)
+def coarse_loss(matches: Matches, visible: Bool[Tensor, "B R P"]) -> Float[Tensor, ""]:
+    """Negative log of the chance that is given to the right cell, both ways, of matches that were asked for it."""
+    assert matches.log_asked is not None
+    return masked_mean(-0.5 * matches.log_asked, visible)
 
 
 def seen_loss(matches: Matches, visible: Bool[Tensor, "B R P"]) -> Float[Tensor, ""]:
