@@ -268,9 +268,9 @@ class Matcher(nn.Module):
         self.config = config
         self.seen = nn.Linear(coarse, 1)
         self.log_temperature = nn.Parameter(torch.tensor(0.0))
-
         self.kernels: MatchKernels | None = None
         """Where it is trained on a GPU: what matches without laying out all chances and windows."""
+
     def show(self, context: Float[Tensor, "M C h w"]) -> list[Float[Tensor, "2 M heads Q c"]]:
         """What an image shows to one that is compared with it, layer by layer."""
         tokens = context.flatten(2).mT
@@ -317,8 +317,8 @@ class Matcher(nn.Module):
         elif keep_log_coarse or asked is not None or q.is_cuda:
             log_coarse = self.log_chance(q, r)
             log_best, best, mutual, xy, sigma_px = cell_places(log_coarse, fine, references.fine)
-        else:  # pair by pair, so that chances between all cells stay in a CPU's cache
             log_asked = None if asked is None else log_coarse.gather(2, asked.flatten(0, 1)[..., None]).squeeze(2)
+        else:  # pair by pair, so that chances between all cells stay in a CPU's cache
             pairs = zip(*(part.split(1) for part in (q, r, fine, references.fine)), strict=True)
             places = (cell_places(self.passing_log_chance(*pair[:2]), *pair[2:]) for pair in pairs)
             log_best, best, mutual, xy, sigma_px = (torch.cat(parts) for parts in zip(*places, strict=True))
@@ -335,15 +335,15 @@ class Matcher(nn.Module):
             sigma_px=sigma_px.unflatten(0, by_query),
             seen=seen.unflatten(0, by_query),
             log_coarse=log_coarse.unflatten(0, by_query) if keep_log_coarse else None,
-        )
             log_asked=None if log_asked is None else log_asked.unflatten(0, by_query),
+        )
 
-    def log_chance(self, q: Float[Tensor, "M P C"], r: Float[Tensor, "M Q C"]) -> Float[Tensor, "M P Q"]:
     def scale(self) -> Float[Tensor, ""]:
         """What products of descriptors are multiplied by to be scores."""
         scale: Tensor = torch.exp(self.log_temperature) / self.config.matched_channels**0.5
         return scale
 
+    def log_chance(self, q: Float[Tensor, "M P C"], r: Float[Tensor, "M Q C"]) -> Float[Tensor, "M P Q"]:
         """Log of the dual softmax: the chance that a cell chooses another, times that of being chosen by it."""
         score = wide_product(q, r) * self.scale()
         log_chance: Tensor = score.log_softmax(dim=2) + score.log_softmax(dim=1)
@@ -414,11 +414,11 @@ FINE_RADIUS = 3
 """Fine cells to each side of a cell's anchor that are searched: 6 pixels, so neighbours overlap."""
 
 
-def fine_offset(
 WindowProducts = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """As `laid_out_products`."""
 
 
+def fine_offset(
     fine: Float[Tensor, "M S C"],
     ref_fine: Float[Tensor, "M C h w"],
     ref_cell: Int[Tensor, "M S"],
