@@ -18,7 +18,7 @@ def test_a_finished_task_leaves_its_count_on_stderr_and_nothing_on_stdout(capsys
     assert printed.out == ""
 
 
-def test_a_bar_says_how_many_steps_a_second(capsys: pytest.CaptureFixture[str]):
+def test_a_bar_says_how_many_steps_a_second_and_how_much_time_is_left(capsys: pytest.CaptureFixture[str]):
     started = time.perf_counter()
     with TerminalProgress().task("training (graphs)", total=600_000) as advance:
         advance(599_000)  # what a run that goes on had done before: no speed of this one
@@ -29,6 +29,7 @@ def test_a_bar_says_how_many_steps_a_second(capsys: pytest.CaptureFixture[str]):
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("training (graphs) ")
     (rate,) = re.findall(r" 600000/600000 ([\d,]+)/s ", line)
+    assert re.search(r"/s \d:\d\d:\d\d 0:00:00$", line)  # since it began, and until it ends
     assert least <= int(rate.replace(",", "")) <= 1000 / (10 * 0.01)
 
 

@@ -33,6 +33,7 @@ from relograph.training.loop import (
     make_fabric,
     make_optimizer,
     read_log,
+    restore,
     run_training,
     share_done,
     training_loss,
@@ -319,6 +320,18 @@ def test_bfloat16_rounds_products_and_keeps_weights_in_float32(tmp_path: Path) -
     first_losses = [losses_in_log(tmp_path / kind)[0] for kind in ("float32", "bfloat16")]
     assert first_losses[0] != first_losses[1]
     assert first_losses[0] == pytest.approx(first_losses[1], rel=0.02)
+
+
+def test_convolutions_are_trained_with_channels_last_and_so_is_what_adam_keeps_of_them(tmp_path: Path) -> None:
+    objective = make_objective()
+    run(tmp_path, objective=objective)
+    optimizer = make_optimizer(objective, TINY.optim)
+    restore(tmp_path / "last", objective, optimizer)
+    kernels = [weight for weight in objective.parameters() if weight.dim() == 4 and weight.shape[-1] > 1]
+    assert kernels
+    for kernel in kernels:
+        moments = [optimizer.state[kernel][key] for key in ("exp_avg", "exp_avg_sq")]
+        assert all(tensor.is_contiguous(memory_format=torch.channels_last) for tensor in (kernel, *moments))
 
 
 # When it stops

@@ -17,7 +17,7 @@ from relograph.rooms import create_seven_rooms, textures
 from relograph.rooms.seven_rooms import SIZES, RecordingSize
 from relograph.scenes import Scene, open_scenes
 from relograph.training.config import DataConfig
-from relograph.training.data import RelocalizationData, load_data
+from relograph.training.data import RelocalizationData, has_room_for, load_data
 from small_roots import write_cambridge_root, write_seven_scenes_root
 
 SMALL = DataConfig(image_height=32)
@@ -213,6 +213,15 @@ def test_data_move_to_a_device_with_or_without_their_images(data: Relocalization
     assert moved.frames.T_world_cam.device.type == "meta"
     assert data.to("meta", images_too=True).frames.images.device.type == "meta"
     assert (moved.fingerprint, moved.frames.names) == (data.fingerprint, data.frames.names)
+
+
+@pytest.mark.parametrize(("free_bytes", "fits"), [(1000, True), (800, False)])
+def test_images_lie_on_a_gpu_where_they_leave_room_for_the_training(
+    free_bytes: int, fits: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free_bytes, 10_000))
+    assert has_room_for(500, torch.device("cuda")) is fits
+    assert not has_room_for(1, torch.device("cpu"))
 
 
 # More walks
