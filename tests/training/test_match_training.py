@@ -1,6 +1,7 @@
 """A round of training MatchGNN: harder and harder rooms, weights to ship, and the next round from them."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -15,6 +16,7 @@ from relograph.models.checkpoint import load_checkpoint
 from relograph.models.match_gnn import COARSE_STRIDE, MatchAnswers, MatchGNN
 from relograph.models.shipped import load_match_gnn
 from relograph.rooms import RoomStream, StreamBatch
+from relograph.rooms.photograph import Effects
 from relograph.rooms.room_maps import FIRST_SEED
 from relograph.rooms.textures import TextureAtlas
 from relograph.training.loop import make_fabric, read_log
@@ -23,7 +25,9 @@ from relograph.training.match_training import (
     TrainingRecord,
     earlier_round,
     home_workers,
+    make_ready,
     references_shown,
+    shown_in_step,
     train_match_gnn,
     training_seed,
     validation_stream,
@@ -202,3 +206,34 @@ def test_only_a_gpu_has_homes_made_ahead() -> None:
 def test_rounds_that_cannot_be_are_refused(part: str, values: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=f"{part}.{next(iter(values))}"):
         replace(MATCHGNN_TINY, **{part: replace(getattr(MATCHGNN_TINY, part), **values)})
+
+
+def test_a_cpu_trains_with_plain_kernels() -> None:
+    """A compiler may be missing there."""
+    model = MatchGNN(MATCHGNN_TINY.model)
+    make_ready(model, torch.device("cpu"), compile_parts=False)
+    assert model.matcher.kernels is None
+
+
+def test_the_parts_that_are_compiled_are_those_that_are_trained(
+    monkeypatch: pytest.MonkeyPatch, few_textures: TextureAtlas
+) -> None:
+    ran: set[str] = set()
+
+    def compiled(function: Callable[..., object]) -> Callable[..., object]:
+        def run(*arguments: object) -> object:
+            ran.add(function.__qualname__)
+            return function(*arguments)
+
+        return run
+
+    monkeypatch.setattr("relograph.training.match_training.compiled", compiled)
+    objective = MatchObjective(MatchGNN(MATCHGNN_TINY.model))
+    names = set(objective.state_dict())
+    make_ready(objective.model, torch.device("cpu"), compile_parts=True)
+    (batch,) = islice(RoomStream(replace(MATCHGNN_TINY.stream, effects=Effects.none()), atlas=few_textures), 1)
+    objective(shown_in_step(MATCHGNN_TINY, batch, 0)).backward()
+    of_matcher = {"Matcher.show", "Matcher.describe"}
+    parts = ("DenseEncoder", "Descriptor", "EdgeNetwork", "EdgeMessages")
+    assert ran == of_matcher | {f"{part}.forward" for part in parts}
+    assert set(objective.state_dict()) == names

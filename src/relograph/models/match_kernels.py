@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from relograph.compiling import compiled
 from relograph.models.wide_product import wide_product
 
 
@@ -107,11 +108,11 @@ class MatchKernels:
         if torch.device(device).type != "cuda":
             return cls()
         return cls(
-            torch.compile(chance_totals, dynamic=False),
-            torch.compile(best_chances, dynamic=False),
-            torch.compile(score_gradient, dynamic=False),
-            torch.compile(window_products, dynamic=False),
-            torch.compile(window_gradients, dynamic=False),
+            compiled(chance_totals),
+            compiled(best_chances),
+            compiled(score_gradient),
+            compiled(window_products),
+            compiled(window_gradients),
         )
 
 

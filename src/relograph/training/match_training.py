@@ -5,7 +5,7 @@ The recipe, and why it is as it is: docs/training.md.
 
 import os
 from collections.abc import Callable, Generator, Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -15,10 +15,12 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
+from relograph.compiling import compiled
 from relograph.configuration import config_from_dict, config_to_dict
 from relograph.environment import num_cores
 from relograph.errors import ConfigError
 from relograph.models.match_gnn import CONTEXT_STRIDE, MatchConfig, MatchGNN
+from relograph.models.match_kernels import MatchKernels
 from relograph.models.shipped import LoadedMatchGNN, load_match_gnn, save_match_gnn
 from relograph.progress import SILENT, Progress
 from relograph.results import command_line, provenance
@@ -298,9 +300,7 @@ def train_match_gnn(
             output / WEIGHTS, objective.model, {**metadata, "training": vars(record), "validation": validation}
         )
 
-    if config.optim.compile:
-        # The encoder alone: it is nine tenths of the work, and all that follows would take minutes to compile.
-        objective.model.encoder.compile(dynamic=False)
+    make_ready(objective.model, fabric.device, compile_parts=config.optim.compile)
     return run_loop(
         replace(config.optim, compile=False),
         objective,
@@ -314,6 +314,18 @@ def train_match_gnn(
         metadata=metadata,
         progress=progress,
     )
+
+
+def make_ready(model: MatchGNN, device: torch.device, *, compile_parts: bool) -> None:
+    """Let a network be trained on a device by the kernels that are made for it."""
+    if device.type == "cuda":
+        model.matcher.kernels = MatchKernels.on(device)
+    if compile_parts:
+        # Part by part: what lies between them has kernels of its own, and all in one would take minutes to compile.
+        matcher = model.matcher
+        matcher.show, matcher.describe = compiled(matcher.show), compiled(matcher.describe)  # type: ignore[method-assign]  # of this one alone
+        for part in (model.encoder, model.descriptor, model.edge, *model.messages):
+            part.forward = compiled(part.forward)
 
 
 def _validation(
@@ -336,7 +348,9 @@ def _validation(
     def validate(objective: nn.Module) -> Validated:
         assert isinstance(objective, MatchObjective)
         objective.eval()
-        return match_figures(objective, batches, fabric.autocast)
+        # As it is: to compile it once more for a few batches would take longer than they do.
+        with torch.compiler.set_stance("force_eager") if config.optim.compile else nullcontext():
+            return match_figures(objective, batches, fabric.autocast)
 
     return validate
 
