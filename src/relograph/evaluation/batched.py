@@ -165,8 +165,10 @@ class BatchedNetwork:
         T_local_ref = Pose(T_world_ref.R, T_world_ref.t - origin).to(self.device, torch.float32)
         everything = torch.ones(rows.shape, dtype=torch.bool, device=self.device)
         answers: MatchAnswers = self._model.regress(matches, flow, T_local_ref, everything)
+        settled = self._model.settle(answers, T_local_ref, everything)
         T_edges = (T_local_ref @ answers.T_ref_query).to("cpu", torch.float64)
-        T_query = answers.T_world_query.to("cpu", torch.float64)
+        T_query = settled.T_world_query.to("cpu", torch.float64)
+        agreement, log_focal = settled.agreement.tolist(), settled.log_focal[:, 0].tolist()
         log_sigma, overlap = answers.log_sigma.cpu(), answers.overlap.cpu()
         return [
             Compared(
@@ -182,6 +184,8 @@ class BatchedNetwork:
                 log_sigma=log_sigma[idx],
                 overlap=overlap[idx],
                 T_regressed=Pose(T_query.R[idx], T_query.t[idx] + origin[idx, 0]),
+                agreement=agreement[idx],
+                log_focal=log_focal[idx],
                 scale=queries.size.scale,
             )
             for idx, refs in enumerate(retrieved.rows)

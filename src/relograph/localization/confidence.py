@@ -28,7 +28,7 @@ SIGN_LIMIT = 6.0
 RIDGE = 1e-3
 NEWTON_STEPS = 100
 
-REGRESSED_SIGNS = ("overlap", "certainty", "unanimity", "matched", "similarity")
+REGRESSED_SIGNS = ("overlap", "certainty", "unanimity", "matched", "settled", "similarity")
 SOLVED_SIGNS = ("inliers", "inlier_share", "precision", "agreement", "focal_known", *REGRESSED_SIGNS)
 Signs = Mapping[str, float]
 

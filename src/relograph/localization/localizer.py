@@ -11,7 +11,7 @@ judge      how sure that is; what is not sure enough is refused
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from math import degrees, inf, log1p, sqrt
+from math import degrees, exp, inf, log1p, sqrt
 from pathlib import Path
 from time import perf_counter
 from typing import Literal
@@ -36,7 +36,7 @@ from relograph.localization.solver import MatchedPoints, SolverAnswer, solve_que
 from relograph.localization.spread import choose_spread_references
 from relograph.models.answering import answering_precision
 from relograph.models.folding import fold_match_gnn
-from relograph.models.match_gnn import COARSE_STRIDE, Flow, ImageFeatures, MatchAnswers, Matches
+from relograph.models.match_gnn import COARSE_STRIDE, LIKELY_FOCAL, Flow, ImageFeatures, MatchAnswers, Matches
 from relograph.models.shipped import Calibration, LoadedMatchGNN, Odds, load_match_gnn
 from relograph.scenes.frame import FileSource
 
@@ -128,7 +128,11 @@ class Compared:
     overlap: Float[Tensor, "R"]
     """Logits of the share of the query that each reference sees."""
     T_regressed: Pose
-    """What all edges together say."""
+    """What the network says in the end: all edges together, settled on the matches."""
+    agreement: float
+    """Share of the matches, by weight, that agree with it."""
+    log_focal: float
+    """Log of the query's focal length over a likely one, as the network has it; 0 where lenses are known."""
     prior: Prior | None = None
     """Where the photo was taken, as somebody knows already."""
     scale: float = 1.0
@@ -350,6 +354,7 @@ class Localizer:
         T_local_ref = (T_world_local.inverse() @ T_world_ref).to(self.device, torch.float32)
         everything = torch.ones(1, len(rows), dtype=torch.bool, device=self.device)
         answers: MatchAnswers = model.regress(matches, Flow.of_references(flows, back), T_local_ref[None], everything)
+        settled = model.settle(answers, T_local_ref[None], everything)
         T_local_edges = (T_local_ref[None] @ answers.T_ref_query)[0].to("cpu", torch.float64)
         return Compared(
             rows=tuple(rows),
@@ -363,7 +368,9 @@ class Localizer:
             T_world_edges=T_world_local @ T_local_edges,
             log_sigma=answers.log_sigma[0].cpu(),
             overlap=answers.overlap[0].cpu(),
-            T_regressed=T_world_local @ answers.T_world_query[0].to("cpu", torch.float64),
+            T_regressed=T_world_local @ settled.T_world_query[0].to("cpu", torch.float64),
+            agreement=float(settled.agreement[0]),
+            log_focal=float(settled.log_focal[0, 0]),
         )
 
 
@@ -475,7 +482,7 @@ def _judge(compared: Compared, solver: Solver, calibration: Calibration) -> Judg
         covariance=covariance,
         scale_observable=solved is not None and solved.scale_observable,
         num_inliers=0 if solved is None else solved.num_inliers,
-        focal_px=_focal_px(compared.query_camera, solved),
+        focal_px=_focal_px(compared, solved),
         references=_references(compared, points, solved),
         signs=signs,
     )
@@ -547,6 +554,7 @@ def regressed_signs(compared: Compared, num_matches: int, sigma_m: float, sigma_
             float(weight[:, 0] @ error.translation_error_m), float(weight[:, 1] @ error.rotation_error_deg)
         ),
         "matched": log1p(num_matches),
+        "settled": compared.agreement,
         "similarity": float(compared.similarity.max()),
     }
 
@@ -583,11 +591,14 @@ def _references(compared: Compared, points: MatchedPoints, solved: SolverAnswer 
     )
 
 
-def _focal_px(camera: Camera | UnknownFocal, solved: SolverAnswer | None) -> float | None:
+def _focal_px(compared: Compared, solved: SolverAnswer | None) -> float:
     """The query's focal length as the network saw it: given, or found with the pose."""
+    camera = compared.query_camera
     if isinstance(camera, Camera):
         return camera.fx
-    return None if solved is None or solved.T_world_cam is None else solved.focal_px
+    if solved is not None and solved.T_world_cam is not None:
+        return solved.focal_px
+    return camera.longer_side * LIKELY_FOCAL * exp(compared.log_focal)
 
 
 def _refusal(answer: Answer, chance: float, threshold: float) -> str:

@@ -23,6 +23,7 @@ from relograph.geometry import Pose
 from relograph.graphs.correspondence import Lenses, cell_anchors
 from relograph.models.enlarging import doubled
 from relograph.models.match_kernels import MatchKernels, asked_chances, fused_window_products
+from relograph.models.settling import Settled, settle
 from relograph.models.turning import directions, rotation_between
 from relograph.models.wide_product import wide_product
 from relograph.retrieval import NetVLAD
@@ -500,6 +501,8 @@ STEEPEST = 3.0
 """Rays (x / z, y / z) beyond it are of no camera that looks ahead."""
 PARALLAX_SCALE = 4.0
 """Brings parallax to about one."""
+SUREST_EDGES = 3
+"""Whose poses are tried beside the fused one, before matches are asked which of them is right."""
 LEAST_AGREEMENT = 0.05
 """Length of a mean of directions, 1 where all agree, below which there is no mean to speak of."""
 
@@ -662,6 +665,7 @@ class MatchAnswers(PoseAnswers):
     """What MatchGNN says about B queries: where they were taken, and what that was read from."""
 
     matches: Matches
+    flow: Flow
 
 
 class Descriptor(nn.Module):
@@ -747,7 +751,25 @@ class MatchGNN(nn.Module):
 
     def regress(self, matches: Matches, flow: Flow, T_world_ref: Pose, ref_mask: Bool[Tensor, "B R"]) -> MatchAnswers:
         """Poses of B queries from where their cells went: all that follows matching."""
-        return MatchAnswers(**vars(self.pose(flow, T_world_ref, ref_mask)), matches=matches)
+        return MatchAnswers(**vars(self.pose(flow, T_world_ref, ref_mask)), matches=matches, flow=flow)
+
+    def settle(self, answers: MatchAnswers, T_world_ref: Pose, ref_mask: Bool[Tensor, "B R"]) -> Settled:
+        """The poses on which matches agree, from what the edges say: the last layer, which has no weights."""
+        flow = answers.flow
+        with torch.autocast(T_world_ref.device.type, enabled=False):
+            log_sigma = answers.log_sigma.masked_fill(~ref_mask[..., None], torch.inf)
+            surest = log_sigma[..., 0].topk(min(SUREST_EDGES, ref_mask.shape[1]), dim=1, largest=False).indices
+            edges = T_world_ref @ answers.T_ref_query
+            R, t = edges.R.take_along_dim(surest[..., None, None], 1), edges.t.take_along_dim(surest[..., None], 1)
+            return settle(
+                flow.here,
+                flow.there,
+                flow.confidence * (answers.matches.mutual & ref_mask[..., None]),
+                flow.knows[:, 0, 0] > 0,
+                T_world_ref,
+                Pose.cat([answers.T_world_query[:, None], Pose(R, t)], dim=1),
+                log_sigma.amin(dim=1).exp(),
+            )
 
     def pose(self, flow: Flow, T_world_ref: Pose, ref_mask: Bool[Tensor, "B R"]) -> PoseAnswers:
         """The same, whatever the flow was read from."""

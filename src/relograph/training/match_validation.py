@@ -15,8 +15,9 @@ from relograph.training.matching import MatchObjective
 
 RIGHT_PX = 4.0
 CONFIDENT = 0.5
-FIGURES = ("median_m", "median_deg", "right_matches", "confident_px")
-"""Median errors of the fused pose; share of visible cells matched within 4 px; median error of confident matches."""
+FIGURES = ("median_m", "median_deg", "fused_m", "fused_deg", "right_matches", "confident_px")
+"""Median errors of the settled pose, and of the fused one that it began with; share of visible cells matched within
+4 px; median error of confident matches."""
 
 
 @torch.no_grad()
@@ -29,25 +30,30 @@ def match_figures(
 
     Within `autocast` answers are given, but not scored: bfloat16 knows no tenth of a degree.
     """
-    metres, degrees, off_px, confident_px = [], [], [], []
+    of_settled: list[Tensor] = []
+    of_fused: list[Tensor] = []
+    off_px, confident_px = [], []
     for batch in batches:
         with autocast():
             answers = objective.answer(batch)
-        error = pose_error(answers.T_world_query, batch.T_world_cam[:, 0])
-        metres.append(error.translation_error_m[batch.is_here])
-        degrees.append(error.rotation_error_deg[batch.is_here])
+        T_world_ref, everything = batch.T_world_cam[:, 1:], torch.ones_like(batch.overlap[:, 1:], dtype=torch.bool)
+        settled = objective.model.settle(answers, T_world_ref, everything)
+        for T_world_query, errors in ((settled.T_world_query, of_settled), (answers.T_world_query, of_fused)):
+            error = pose_error(T_world_query, batch.T_world_cam[:, 0])
+            errors.append(torch.stack([error.translation_error_m, error.rotation_error_deg])[:, batch.is_here])
         truth = true_matches(batch.depth_m, batch.T_world_cam, Lenses(batch.K, batch.distortion), COARSE_STRIDE)
         distance = (answers.matches.xy - truth.xy).norm(dim=-1)
         off_px.append(distance[truth.visible])
         confident_px.append(distance[truth.visible & (answers.matches.confidence > CONFIDENT)])
-    median_m, median_deg, median_px = (_median(torch.cat(parts)) for parts in (metres, degrees, confident_px))
-    assert median_m is not None
-    assert median_deg is not None
+    medians = [torch.cat(errors, dim=1).median(dim=1).values.tolist() for errors in (of_settled, of_fused)]
+    (median_m, median_deg), (fused_m, fused_deg) = medians
     figures = {
         "median_m": median_m,
         "median_deg": median_deg,
+        "fused_m": fused_m,
+        "fused_deg": fused_deg,
         "right_matches": float((torch.cat(off_px) < RIGHT_PX).float().mean()),
-        "confident_px": median_px,
+        "confident_px": _median(torch.cat(confident_px)),
     }
     return Validated(median_m + median_deg / 30, figures)
 
