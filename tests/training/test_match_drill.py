@@ -9,6 +9,7 @@ import torch
 from relograph.graphs.correspondence import Lenses, TrueMatches, true_matches
 from relograph.models.match_gnn import COARSE_STRIDE
 from relograph.rooms import RoomStream
+from relograph.rooms.raycast import Kernels
 from relograph.rooms.stream import UnseenGraphs
 from relograph.rooms.textures import TextureAtlas
 from relograph.rooms.world import Rooms, Views
@@ -34,7 +35,7 @@ def test_rays_tell_the_same_matches_as_depths_of_photographs(few_textures: Textu
         batch.distortion.flatten(0, 1),
     )
     rooms: Rooms = batch.unseen.rooms[torch.zeros(3, dtype=torch.long)]
-    by_rays = unseen_matches(UnseenGraphs(rooms, views, batch.unseen.image_hw, batch.unseen.num_boxes))
+    by_rays = unseen_matches(UnseenGraphs(rooms, views, batch.unseen.image_hw, batch.unseen.num_boxes), Kernels())
     assert from_depth.visible.any()
     # Depth is looked up in the nearest pixel, so at edges of things the two may differ.
     assert (by_rays.visible == from_depth.visible).float().mean() > 0.97

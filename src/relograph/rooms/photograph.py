@@ -14,6 +14,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
+from relograph.compiling import compiled
 from relograph.rooms.raycast import Kernels, render
 from relograph.rooms.textures import TextureAtlas
 from relograph.rooms.world import NUM_LIGHTS, Rooms, TensorBundle, Views
@@ -120,22 +121,27 @@ def blur_taps(device: torch.device) -> Float[Tensor, "taps 3"]:
     return (around - around.mean(dim=0)).to(device)  # so few seeds do not quite balance, and would shift the image
 
 
-def add_tap(
-    total: Float[Tensor, "B 3 H W"],
+def blur(
     image: Float[Tensor, "B 3 H W"],
-    motion_px: Float[Tensor, "B 2"],
-    radius_px: Float[Tensor, "B H W"],
-    tap: Float[Tensor, "3"],
+    depth_m: Float[Tensor, "B H W"],
+    taps: Float[Tensor, "taps 3"],
+    optics: Optics,
+    effects: Effects,
 ) -> Float[Tensor, "B 3 H W"]:
-    """`total` and one sample of the blurred image."""
+    """The mean of a few samples along the motion and over each pixel's disc of confusion."""
     height, width = image.shape[-2:]
+    radius_px = disc_of_confusion(depth_m, optics, effects)
+    motion_px = optics.motion_px if effects.motion_blur else torch.zeros_like(optics.motion_px)
     y = (torch.arange(height, device=image.device) + 0.5)[:, None]
     x = (torch.arange(width, device=image.device) + 0.5)[None, :]
-    at_x = x + motion_px[:, 0, None, None] * tap[0] + radius_px * tap[1]
-    at_y = y + motion_px[:, 1, None, None] * tap[0] + radius_px * tap[2]
-    at = torch.stack([2 * at_x / width - 1, 2 * at_y / height - 1], dim=-1)
-    sample = F.grid_sample(image, at, mode="bilinear", padding_mode="border", align_corners=False)
-    return total + sample / NUM_BLUR_TAPS
+    total = torch.zeros_like(image)
+    for tap in taps:
+        at_x = x + motion_px[:, 0, None, None] * tap[0] + radius_px * tap[1]
+        at_y = y + motion_px[:, 1, None, None] * tap[0] + radius_px * tap[2]
+        at = torch.stack([2 * at_x / width - 1, 2 * at_y / height - 1], dim=-1)
+        sample = F.grid_sample(image, at, mode="bilinear", padding_mode="border", align_corners=False)
+        total = total + sample / NUM_BLUR_TAPS
+    return total
 
 
 def disc_of_confusion(depth_m: Float[Tensor, "B H W"], optics: Optics, effects: Effects) -> Float[Tensor, "B H W"]:
@@ -173,28 +179,25 @@ class Darkroom:
     """The steps from rooms to photographs, compiled where that pays."""
 
     kernels: Kernels
-    add_tap: Callable[..., Tensor]
+    blur: Callable[..., Tensor]
     develop: Callable[..., Tensor]
 
     @classmethod
     def on(cls, device: torch.device | str) -> "Darkroom":
         """Compiled for a GPU, plain for a CPU."""
         if torch.device(device).type != "cuda":
-            return cls(Kernels(), add_tap, develop)
-        return cls(Kernels.on(device), torch.compile(add_tap, dynamic=False), torch.compile(develop, dynamic=False))
+            return cls(Kernels(), blur, develop)
+        # All samples in one kernel: their sum is not written out and read again after each.
+        in_one_kernel = {"realize_reads_threshold": 10**6, "realize_opcount_threshold": 10**6}
+        return cls(Kernels.on(device), compiled(blur, **in_one_kernel), compiled(develop))
 
     def blurred(
         self, light: Float[Tensor, "B 3 H W"], depth_m: Float[Tensor, "B H W"], optics: Optics, effects: Effects
     ) -> Float[Tensor, "B 3 H W"]:
-        """The mean of a few samples along the motion and over each pixel's disc of confusion."""
+        """The light on the sensor, where the lens and the hand are not perfect."""
         if not (effects.motion_blur or effects.defocus):
             return light
-        radius_px = disc_of_confusion(depth_m, optics, effects)
-        motion_px = optics.motion_px if effects.motion_blur else torch.zeros_like(optics.motion_px)
-        total = torch.zeros_like(light)
-        for tap in blur_taps(light.device):
-            total = self.add_tap(total, light, motion_px, radius_px, tap)
-        return total
+        return self.blur(light, depth_m, blur_taps(light.device), optics, effects)
 
 
 def photograph(

@@ -13,12 +13,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from relograph.compiling import compiled
 from relograph.rooms.textures import NUM_MIP_LEVELS, TEXTURE_SIZE, TextureAtlas
 from relograph.rooms.world import Rooms, Views
 
 NEAR_M = 0.02
 FAR_M = 1e6
 GPU_GROUP_SIZE = 8
+"""About: groups of a kind are as equal as they can be, since a group of one reads as many rays as a group of eight."""
 # Side of the square of pixels worked on at once on a CPU.
 CPU_TILE = 80
 
@@ -92,23 +94,24 @@ class Solids:
 
 
 def groups_of_solids(
-    rooms: Rooms, num_boxes: int, origin: Float[Tensor, "B 3"], ends: Vector
+    rooms: Rooms, num_boxes: int, origin: Float[Tensor, "B 3"], where_rays_end: Callable[[], Vector]
 ) -> Iterator[tuple[bool, Solids]]:
-    """The solids that rays from `origin` to `ends` may meet, in groups, and whether a group is of cylinders.
+    """The solids that rays from `origin` may meet, in groups, and whether a group is of cylinders.
 
-    A GPU gets all of them, so that its kernels always have the same shapes. A CPU is spared those that lie apart from
-    the box around the rays: most of them.
+    A GPU gets all of them, so that its kernels always have the same shapes. A CPU asks where the rays end, and is
+    spared the solids that lie apart from the box around the rays: most of them.
     """
     start = (rooms.unit_from_room * (origin[:, None] - rooms.center)[:, :, None, :]).sum(dim=-1)  # [B, K, 3]
     solid_idx = torch.arange(start.shape[1], device=start.device)
     if origin.is_cpu:
+        ends = where_rays_end()
         low = torch.stack([end.amin(dim=1) for end in ends], dim=-1).minimum(origin)[:, None]  # [B, 1, 3]
         high = torch.stack([end.amax(dim=1) for end in ends], dim=-1).maximum(origin)[:, None]
         apart = ((rooms.center - rooms.reach_m > high) | (rooms.center + rooms.reach_m < low)).any(dim=-1)
         solid_idx = solid_idx[~apart.all(dim=0)]
         num_boxes = int((solid_idx < num_boxes).sum())
     for are_cylinders, kind in ((False, solid_idx[:num_boxes]), (True, solid_idx[num_boxes:])):
-        for group in kind.split(max(1, len(kind)) if origin.is_cpu else GPU_GROUP_SIZE):
+        for group in kind.tensor_split(1 if origin.is_cpu else max(1, round(len(kind) / GPU_GROUP_SIZE))):
             if len(group) > 0:
                 solids = Solids(
                     rooms.unit_from_room[:, group],
@@ -174,8 +177,9 @@ def where_rays_leave_the_shell(shell: Solids, directions: Vector) -> Float[Tenso
 def cover_of(
     solids: Solids,
     are_cylinders: bool,
+    light: Float[Tensor, "B 3"],
     light_radius_m: Float[Tensor, "B"],
-    to_points: Vector,
+    points: Vector,
     most: Float[Tensor, "B P"],
 ) -> Float[Tensor, "B P"]:
     """The larger of `most` and how far these solids cover a light, seen from points: -0.5 not at all, 0.5 wholly.
@@ -183,6 +187,7 @@ def cover_of(
     One ray from the light's middle to the point. How deep it cuts into a solid, against the width of the half shadow
     there, stands in for many rays to all parts of the light.
     """
+    to_points = plus(points, of_image(light), -1.0)
     distance_m = dot(to_points, to_points).sqrt()[:, None]  # [B, 1, P]
     radius_m = light_radius_m[:, None, None]
     enter, leave = intervals(solids, are_cylinders, to_points)
@@ -334,18 +339,18 @@ class Kernels:
         if torch.device(device).type != "cuda":
             return cls()
         # One kernel a group: the reduction over its solids is written out, and nothing on the way to it is stored.
-        in_one_kernel: dict[str, str | int | bool | Callable[..., object]] = {
-            "unroll_reductions_threshold": GPU_GROUP_SIZE + 1,
+        in_one_kernel = {
+            "unroll_reductions_threshold": 2 * GPU_GROUP_SIZE,
             "realize_reads_threshold": 10**6,
             "realize_opcount_threshold": 10**6,
             "realize_acc_reads_threshold": 10**6,
         }
         return cls(
-            torch.compile(ray_directions, dynamic=False),
-            torch.compile(where_rays_leave_the_shell, dynamic=False),
-            torch.compile(nearest_of, dynamic=False, options=in_one_kernel),
-            torch.compile(cover_of, dynamic=False, options=in_one_kernel),
-            torch.compile(shade, dynamic=False),
+            compiled(ray_directions),
+            compiled(where_rays_leave_the_shell),
+            compiled(nearest_of, **in_one_kernel),
+            compiled(cover_of, **in_one_kernel),
+            compiled(shade),
         )
 
 
@@ -380,8 +385,11 @@ def first_hits(
     def nearest(directions: Vector) -> Tensor:
         leave = kernels.where_rays_leave_the_shell(shell, directions)
         best = leave.view(torch.int32).to(torch.int64) << 8  # as `nearest_of` packs it: the shell is solid 0
-        ends = plus(of_image(origin), directions, leave)
-        for are_cylinders, solids in groups_of_solids(rooms, num_boxes, origin, ends):
+
+        def where_rays_end() -> Vector:
+            return plus(of_image(origin), directions, leave)
+
+        for are_cylinders, solids in groups_of_solids(rooms, num_boxes, origin, where_rays_end):
             best = kernels.nearest_of(solids, are_cylinders, directions, best)
         return best
 
@@ -396,10 +404,9 @@ def light_visibility(
     origin, radius_m = rooms.light_position[:, light], rooms.light_radius_m[:, light]
 
     def cover(points: Vector) -> Tensor:
-        to_points = plus(points, of_image(origin), -1.0)
-        most = torch.full_like(to_points[0], -1.0)
-        for are_cylinders, solids in groups_of_solids(rooms, num_boxes, origin, points):
-            most = kernels.cover_of(solids, are_cylinders, radius_m, to_points, most)
+        most = torch.full_like(points[0], -1.0)
+        for are_cylinders, solids in groups_of_solids(rooms, num_boxes, origin, lambda: points):
+            most = kernels.cover_of(solids, are_cylinders, origin, radius_m, points, most)
         return most
 
     return 0.5 - in_pieces(cover, points).clamp(-0.5, 0.5)

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
+from relograph.compiling import compiled
 from relograph.errors import ConfigError
 from relograph.geometry import Pose, axis_angle_to_matrix
 from relograph.progress import SILENT, Progress
@@ -18,7 +19,7 @@ from relograph.rooms.covisibility import covisibility
 from relograph.rooms.homes_ahead import made_ahead
 from relograph.rooms.layout import Home, LayoutConfig, make_home, to_tensors
 from relograph.rooms.photograph import Darkroom, Effects, photograph, random_optics
-from relograph.rooms.raycast import Kernels, first_hits, pixel_centers, ray_directions
+from relograph.rooms.raycast import first_hits, pixel_centers
 from relograph.rooms.textures import TextureAtlas, check_seed, make_atlas
 from relograph.rooms.walks import moved, scattered_views, views_of
 from relograph.rooms.world import Rooms, Views, sent
@@ -27,8 +28,8 @@ from relograph.rooms.world import Rooms, Views, sent
 PROBE_HEIGHT, PROBE_WIDTH = 18, 24
 # SevenRooms' rooms and walks have seeds that end in 0 to 5 (a missing number counts as 0), so none is a home here.
 STREAM_HOMES = 6
-HOMES_PROBED_AT_ONCE = 8
-"""On a GPU, whose many small kernels cost the same for one home as for some."""
+HOMES_AT_ONCE = 8
+"""That move in together in the beginning."""
 BESIDE_M, BESIDE_RAD = (0.03, 0.5), (np.radians(1), np.radians(15))
 """Smallest and largest spread, along and about each axis, of a view beside another."""
 
@@ -237,6 +238,7 @@ class RoomStream:
         self.workers = workers
         self._progress = progress
         self._darkroom = Darkroom.on(self.device)
+        self._covisibility = compiled(covisibility) if self.device.type == "cuda" else covisibility
         self.least_overlap = self.config.overlap[0]
         """Of neighbours from now on; a training may lower it as it goes."""
 
@@ -250,34 +252,29 @@ class RoomStream:
         views = Views(*(torch.from_numpy(np.concatenate(parts)) for parts in zip(*(h[1] for h in homes), strict=True)))
         rooms, views = rooms.to(self.device), views.to(self.device)
         count = self.config.views_per_home
-        # Plain kernels: others would be compiled for every number of homes, and there is little to gain.
-        if self.device.type != "cpu":
-            return _Pool(rooms, views, self._overlaps(rooms, views))
+        # One at a time: a GPU's kernels would be compiled for every number of homes, and a CPU has little cache.
         of_each = [
             self._overlaps(rooms[home : home + 1], views[home * count : (home + 1) * count])
             for home in range(len(homes))
         ]
         return _Pool(rooms, views, torch.cat(of_each))
 
-    def _overlaps(self, rooms: Rooms, views: Views) -> Float[Tensor, "homes M M"]:
-        """Entry [home, a, b]: the share of view a that view b sees."""
-        config, homes, count = self.config, len(rooms.center), self.config.views_per_home
+    def _overlaps(self, room: Rooms, views: Views) -> Float[Tensor, "1 M M"]:
+        """Of one home, entry [0, a, b]: the share of view a that view b sees."""
+        config, count, kernels = self.config, self.config.views_per_home, self._darkroom.kernels
         scale_x, scale_y = PROBE_WIDTH / config.image_width, PROBE_HEIGHT / config.image_height
 
         def scaled(pixels: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
             return torch.stack([pixels[:, 0] * scale_x, pixels[:, 1] * scale_y], dim=-1)
 
         coarse = replace(views, focal_px=scaled(views.focal_px), principal_px=scaled(views.principal_px))
-        pixels = pixel_centers(PROBE_HEIGHT, PROBE_WIDTH, self.device)
-        home = torch.arange(homes, device=self.device)
-        of_views = rooms[_each(home, count)]
-        hits = first_hits(of_views, config.layout.num_boxes, views.center, ray_directions(coarse, pixels), Kernels())
-        depth_m = hits.depth_m.unflatten(1, (PROBE_HEIGHT, PROBE_WIDTH))
+        rays = kernels.ray_directions(coarse, pixel_centers(PROBE_HEIGHT, PROBE_WIDTH, self.device))
         view = torch.arange(count, device=self.device)
-        first = _each(home * count, count * count)
-        a, b = first + _each(view, count).repeat(homes), first + view.repeat(homes * count)
-        seen = covisibility(coarse[a], depth_m[a], coarse[b], depth_m[b], tolerance=0.1)
-        return seen.reshape(homes, count, count)
+        hits = first_hits(room[torch.zeros_like(view)], config.layout.num_boxes, views.center, rays, kernels)
+        depth_m = hits.depth_m.unflatten(1, (PROBE_HEIGHT, PROBE_WIDTH))
+        a, b = _each(view, count), view.repeat(count)
+        seen: Tensor = self._covisibility(coarse[a], depth_m[a], coarse[b], depth_m[b], tolerance=0.1)
+        return seen.reshape(1, count, count)
 
     def _choose(self, overlaps: Float[Tensor, "homes M M"], generator: torch.Generator) -> "_Choice":
         """For every graph its N views, the query first, and their overlap with the query."""
@@ -335,7 +332,7 @@ class RoomStream:
         pools, missing = [], self.config.num_homes
         with self._progress.task("furnishing homes", total=missing) as advance:
             while missing:
-                some = list(islice(homes, min(missing, HOMES_PROBED_AT_ONCE)))
+                some = list(islice(homes, min(missing, HOMES_AT_ONCE)))
                 pools.append(self._moved_in(some))
                 advance(len(some))
                 missing -= len(some)

@@ -135,7 +135,7 @@ def match_training_speed(
         flops = training.count_flops()  # before anything is compiled, as torch counts in plain layers alone
         if "compiled" in runtime:
             torch.compiler.reset()
-        make_ready(training.objective.model, device, compile_parts="compiled" in runtime)
+        make_ready(training.objective, device, compile_parts="compiled" in runtime)
         training.steps(1)
         synchronize(device)
         to_first_s = time.perf_counter() - start

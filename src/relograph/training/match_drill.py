@@ -30,7 +30,7 @@ FALSELY_SURE = 0.03
 
 
 @torch.no_grad()
-def unseen_matches(graphs: UnseenGraphs) -> TrueMatches:
+def unseen_matches(graphs: UnseenGraphs, kernels: Kernels) -> TrueMatches:
     """Where the anchors of each query are seen in its references, by rays alone."""
     num_graphs, num_nodes = graphs.T_world_cam.batch_shape
     height, width = graphs.image_hw
@@ -38,14 +38,14 @@ def unseen_matches(graphs: UnseenGraphs) -> TrueMatches:
     query, reference = graphs.views[node[:, 0]], graphs.views[node[:, 1:].flatten()]
     anchors = cell_anchors(height, width, COARSE_STRIDE, node.device)
     rays = ray_directions(query, anchors)
-    hits = first_hits(graphs.rooms, graphs.num_boxes, query.center, rays, Kernels())
+    hits = first_hits(graphs.rooms, graphs.num_boxes, query.center, rays, kernels)
     points = plus(of_image(query.center), rays, hits.depth_m)  # three [B, P]
     graph = (node[:, 1:] // num_nodes).flatten()
     seen_points = (points[0][graph], points[1][graph], points[2][graph])  # [BR, P]
     xy, z = project(reference, seen_points)
     inside = (z > 1e-3) & (xy >= 0).all(dim=-1) & (xy[..., 0] < width) & (xy[..., 1] < height)
     towards = plus(seen_points, of_image(reference.center), -1.0)  # of length one where they end at the point
-    reached = first_hits(graphs.rooms[graph], graphs.num_boxes, reference.center, towards, Kernels()).depth_m
+    reached = first_hits(graphs.rooms[graph], graphs.num_boxes, reference.center, towards, kernels).depth_m
     length_m = torch.stack(towards).norm(dim=0)
     visible = inside & ((1 - reached) * length_m < SAME_PLACE_M)
     by_query = (num_graphs, num_nodes - 1)

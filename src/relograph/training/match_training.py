@@ -25,6 +25,7 @@ from relograph.models.shipped import LoadedMatchGNN, load_match_gnn, save_match_
 from relograph.progress import SILENT, Progress
 from relograph.results import command_line, provenance
 from relograph.rooms import RoomStream, StreamBatch, StreamConfig
+from relograph.rooms.raycast import Kernels
 from relograph.rooms.room_maps import FIRST_SEED
 from relograph.rooms.textures import TextureAtlas, fingerprint_of_photographs, make_atlas, photograph_files
 from relograph.rooms.world import sent
@@ -300,7 +301,7 @@ def train_match_gnn(
             output / WEIGHTS, objective.model, {**metadata, "training": vars(record), "validation": validation}
         )
 
-    make_ready(objective.model, fabric.device, compile_parts=config.optim.compile)
+    make_ready(objective, fabric.device, compile_parts=config.optim.compile)
     return run_loop(
         replace(config.optim, compile=False),
         objective,
@@ -316,8 +317,9 @@ def train_match_gnn(
     )
 
 
-def make_ready(model: MatchGNN, device: torch.device, *, compile_parts: bool) -> None:
+def make_ready(objective: MatchObjective, device: torch.device, *, compile_parts: bool) -> None:
     """Let a network be trained on a device by the kernels that are made for it."""
+    model, objective.ray_kernels = objective.model, Kernels.on(device)
     if device.type == "cuda":
         model.matcher.kernels = MatchKernels.on(device)
     if compile_parts:

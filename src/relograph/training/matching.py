@@ -27,6 +27,7 @@ from relograph.models.match_gnn import (
 from relograph.models.match_kernels import fused_window_products
 from relograph.retrieval import covisibility_loss_of_images
 from relograph.rooms import StreamBatch
+from relograph.rooms.raycast import Kernels
 from relograph.rooms.stream import UnseenGraphs
 from relograph.training.match_drill import as_a_matcher_errs, unseen_matches
 from relograph.training.objective import Objective
@@ -92,6 +93,8 @@ class MatchObjective(Objective):
         super().__init__()
         self.model = model
         self.config = config or MatchLossConfig()
+        self.ray_kernels = Kernels()
+        """What follows the rays of the drill."""
         self._latest = {name: torch.zeros(()) for name in LESSONS}
 
     def watched(self) -> dict[str, Tensor]:
@@ -202,7 +205,7 @@ class MatchObjective(Objective):
         self, graphs: UnseenGraphs, ref_mask: Bool[Tensor, "D R"], *, tell_lenses: bool
     ) -> "PoseQuestions":
         """Questions about graphs that nobody photographed, with true matches and errors for their flow."""
-        truth = unseen_matches(graphs)
+        truth = unseen_matches(graphs, self.ray_kernels)
         matches = as_a_matcher_errs(truth, graphs.image_hw)
         told = lenses_of(Lenses(graphs.K, graphs.distortion), told=tell_lenses)
         return PoseQuestions(
