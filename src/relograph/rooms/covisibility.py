@@ -33,17 +33,28 @@ def covisibility(
     A point counts if it falls into image B, no surface of B lies in front of it (the depths agree within `tolerance`
     of the depth, or 3 cm), and its surface faces camera B: a thin wall has another side.
     """
-    height, width = depth_a_m.shape[1:]
-    pixels = pixel_centers(height, width, depth_a_m.device)
-    points = plus(of_image(views_a.center), ray_directions(views_a, pixels), depth_a_m.flatten(1))
-    xy, z = project(views_b, points)
-    height_b, width_b = depth_b_m.shape[1:]
+    return share_seen(surface_points(views_a, depth_a_m), depth_a_m.shape[2], views_b, depth_b_m, tolerance=tolerance)
+
+
+def surface_points(views: Views, depth_m: Float[Tensor, "B H W"]) -> Vector:
+    """What the pixels of views show, as points of the room."""
+    height, width = depth_m.shape[1:]
+    rays = ray_directions(views, pixel_centers(height, width, depth_m.device))
+    return plus(of_image(views.center), rays, depth_m.flatten(1))
+
+
+def share_seen(
+    points: Vector, width: int, views: Views, depth_m: Float[Tensor, "B H W"], *, tolerance: float
+) -> Float[Tensor, "B"]:
+    """Share of the points of images of a `width`, row by row, that other views see; see `covisibility`."""
+    xy, z = project(views, points)
+    height_b, width_b = depth_m.shape[1:]
     x, y = xy[..., 0].floor(), xy[..., 1].floor()
     inside = (z > 1e-6) & (x >= 0) & (y >= 0) & (x < width_b) & (y < height_b)
-    pixel_b = (y.clamp(0, height_b - 1) * width_b + x.clamp(0, width_b - 1)).long()
-    seen_m = depth_b_m.flatten(1).gather(1, pixel_b)
+    pixel = (y.clamp(0, height_b - 1) * width_b + x.clamp(0, width_b - 1)).long()
+    seen_m = depth_m.flatten(1).gather(1, pixel)
     same = (z - seen_m).abs() < (tolerance * z).clamp_min(0.03)
-    return (inside & same & faces(views_b, points, height, width)).float().mean(dim=1)
+    return (inside & same & faces(views, points, z.shape[1] // width, width)).float().mean(dim=1)
 
 
 def faces(views: Views, points: Vector, height: int, width: int) -> Bool[Tensor, "B P"]:

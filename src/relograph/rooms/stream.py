@@ -15,7 +15,7 @@ from relograph.compiling import compiled
 from relograph.errors import ConfigError
 from relograph.geometry import Pose, axis_angle_to_matrix
 from relograph.progress import SILENT, Progress
-from relograph.rooms.covisibility import covisibility
+from relograph.rooms.covisibility import share_seen, surface_points
 from relograph.rooms.homes_ahead import made_ahead
 from relograph.rooms.layout import Home, LayoutConfig, make_home, to_tensors
 from relograph.rooms.photograph import Darkroom, Effects, photograph, random_optics
@@ -238,7 +238,7 @@ class RoomStream:
         self.workers = workers
         self._progress = progress
         self._darkroom = Darkroom.on(self.device)
-        self._covisibility = compiled(covisibility) if self.device.type == "cuda" else covisibility
+        self._share_seen = compiled(share_seen) if self.device.type == "cuda" else share_seen
         self.least_overlap = self.config.overlap[0]
         """Of neighbours from now on; a training may lower it as it goes."""
 
@@ -273,7 +273,8 @@ class RoomStream:
         hits = first_hits(room[torch.zeros_like(view)], config.layout.num_boxes, views.center, rays, kernels)
         depth_m = hits.depth_m.unflatten(1, (PROBE_HEIGHT, PROBE_WIDTH))
         a, b = _each(view, count), view.repeat(count)
-        seen: Tensor = self._covisibility(coarse[a], depth_m[a], coarse[b], depth_m[b], tolerance=0.1)
+        x, y, z = (component[a] for component in surface_points(coarse, depth_m))
+        seen = self._share_seen((x, y, z), PROBE_WIDTH, coarse[b], depth_m[b], tolerance=0.1)
         return seen.reshape(1, count, count)
 
     def _choose(self, overlaps: Float[Tensor, "homes M M"], generator: torch.Generator) -> "_Choice":
