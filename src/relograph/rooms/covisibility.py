@@ -33,14 +33,10 @@ def covisibility(
     A point counts if it falls into image B, no surface of B lies in front of it (the depths agree within `tolerance`
     of the depth, or 3 cm), and its surface faces camera B: a thin wall has another side.
     """
-    return share_seen(surface_points(views_a, depth_a_m), depth_a_m.shape[2], views_b, depth_b_m, tolerance=tolerance)
-
-
-def surface_points(views: Views, depth_m: Float[Tensor, "B H W"]) -> Vector:
-    """What the pixels of views show, as points of the room."""
-    height, width = depth_m.shape[1:]
-    rays = ray_directions(views, pixel_centers(height, width, depth_m.device))
-    return plus(of_image(views.center), rays, depth_m.flatten(1))
+    height, width = depth_a_m.shape[1:]
+    rays = ray_directions(views_a, pixel_centers(height, width, depth_a_m.device))
+    points = plus(of_image(views_a.center), rays, depth_a_m.flatten(1))
+    return share_seen(points, width, views_b, depth_b_m, tolerance=tolerance)
 
 
 def share_seen(

@@ -15,11 +15,11 @@ from relograph.compiling import compiled
 from relograph.errors import ConfigError
 from relograph.geometry import Pose, axis_angle_to_matrix
 from relograph.progress import SILENT, Progress
-from relograph.rooms.covisibility import share_seen, surface_points
+from relograph.rooms.covisibility import share_seen
 from relograph.rooms.homes_ahead import made_ahead
 from relograph.rooms.layout import Home, LayoutConfig, make_home, to_tensors
 from relograph.rooms.photograph import Darkroom, Effects, photograph, random_optics
-from relograph.rooms.raycast import first_hits, pixel_centers
+from relograph.rooms.raycast import first_hits, of_image, pixel_centers, plus
 from relograph.rooms.textures import TextureAtlas, check_seed, make_atlas
 from relograph.rooms.walks import moved, scattered_views, views_of
 from relograph.rooms.world import Rooms, Views, sent
@@ -273,7 +273,7 @@ class RoomStream:
         hits = first_hits(room[torch.zeros_like(view)], config.layout.num_boxes, views.center, rays, kernels)
         depth_m = hits.depth_m.unflatten(1, (PROBE_HEIGHT, PROBE_WIDTH))
         a, b = _each(view, count), view.repeat(count)
-        x, y, z = (component[a] for component in surface_points(coarse, depth_m))
+        x, y, z = (component[a] for component in plus(of_image(views.center), rays, hits.depth_m))
         seen = self._share_seen((x, y, z), PROBE_WIDTH, coarse[b], depth_m[b], tolerance=0.1)
         return seen.reshape(1, count, count)
 
