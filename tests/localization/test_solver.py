@@ -434,6 +434,29 @@ def test_focal_lengths_of_two_cameras_are_found_apart():
     assert_allclose(answer.ref_focal_px, 525.0, rtol=0.01)
 
 
+@pytest.mark.parametrize(("off_m", "is_searched"), [(0.05, False), (6.0, True)])
+def test_focal_lengths_to_begin_with_spare_the_search_where_matches_agree_with_them(monkeypatch, off_m, is_searched):
+    searches = []
+    search = solver._search_focal
+    monkeypatch.setattr(solver, "_search_focal", lambda *args: searches.append(1) or search(*args))
+    rng = np.random.default_rng(3)
+    room = matched_room(rng).with_noise(rng, 0.3).with_wrong_matches(rng, 0.3)
+    unknown = UnknownFocal(640, 480)
+    focal = 525 / 640 * (1 + off_m)
+    T_off = Pose.from_axis_angle([0.0, off_m, 0.0], [off_m, 0.0, off_m])
+    answer = room.solve(
+        query_camera=unknown,
+        ref_cameras=[unknown] * len(room.ref_cameras),
+        start=room.T_world_query @ T_off,
+        start_focals=(focal, focal),
+    )
+    assert bool(searches) == is_searched
+    assert answer.focal_px == pytest.approx(525, rel=0.01)
+    metres, degrees = error(answer, room)
+    assert metres < 0.06
+    assert degrees < 0.2
+
+
 def test_photos_of_one_camera_share_its_focal_length_at_every_size():
     rng = np.random.default_rng(23)
     small, large = Camera.from_focal(320, 240, 262.5), Camera.from_focal(1280, 960, 1050.0)

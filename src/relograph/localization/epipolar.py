@@ -96,6 +96,13 @@ class EpipolarMatches:
     def at(self, guess: Guess) -> "EpipolarErrors":
         return EpipolarErrors(self, guess)
 
+    def log_focals(self, query_focal: float, ref_focal: float) -> Float64[np.ndarray, "G"]:
+        """Logs of the unknown focal lengths, of which the query has one and all references another."""
+        log_focal = np.full(self.num_groups, np.log(ref_focal))
+        if self.query_group >= 0:
+            log_focal[self.query_group] = np.log(query_focal)
+        return log_focal
+
     def query_rays(self, log_focal: Float64[np.ndarray, "G"]) -> Float64[np.ndarray, "3 M"]:
         """Rays (x, y, 1) in the query's frame."""
         rays = self.query_plane * self._query_shrink(log_focal)

@@ -11,7 +11,7 @@ judge      how sure that is; what is not sure enough is refused
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from math import degrees, exp, inf, log1p, sqrt
+from math import degrees, inf, log1p, sqrt
 from pathlib import Path
 from time import perf_counter
 from typing import Literal
@@ -37,6 +37,7 @@ from relograph.localization.spread import choose_spread_references
 from relograph.models.answering import answering_precision
 from relograph.models.folding import fold_match_gnn
 from relograph.models.match_gnn import COARSE_STRIDE, LIKELY_FOCAL, Flow, ImageFeatures, MatchAnswers, Matches
+from relograph.models.settling import Settled
 from relograph.models.shipped import Calibration, LoadedMatchGNN, Odds, load_match_gnn
 from relograph.scenes.frame import FileSource
 
@@ -131,8 +132,9 @@ class Compared:
     """What the network says in the end: all edges together, settled on the matches."""
     agreement: float
     """Share of the matches, by weight, that agree with it."""
-    log_focal: float
-    """Log of the query's focal length over a likely one, as the network has it; 0 where lenses are known."""
+    focals: tuple[float, float]
+    """Of the query and of its references, in units of the longer side, as the network has them where they are not
+    known."""
     prior: Prior | None = None
     """Where the photo was taken, as somebody knows already."""
     scale: float = 1.0
@@ -370,8 +372,13 @@ class Localizer:
             overlap=answers.overlap[0].cpu(),
             T_regressed=T_world_local @ settled.T_world_query[0].to("cpu", torch.float64),
             agreement=float(settled.agreement[0]),
-            log_focal=float(settled.log_focal[0, 0]),
+            focals=found_focals(settled)[0],
         )
+
+
+def found_focals(settled: Settled) -> list[tuple[float, float]]:
+    """Focal lengths in units of the longer side, of each query and of its references."""
+    return [(query, ref) for query, ref in (LIKELY_FOCAL * settled.log_focal.exp()).tolist()]
 
 
 def _read(image: QueryImage, camera: AnyCamera) -> _Query | Answer:
@@ -535,6 +542,7 @@ def _solve(compared: Compared, points: MatchedPoints, sigma_m: float, *, is_requ
             compared.ref_cameras,
             start=compared.T_regressed,
             start_sigma_m=sigma_m,
+            start_focals=compared.focals,
             also_from=None if compared.prior is None else compared.prior.start(compared.T_regressed),
         )
     except MissingExtraError:
@@ -598,7 +606,7 @@ def _focal_px(compared: Compared, solved: SolverAnswer | None) -> float:
         return camera.fx
     if solved is not None and solved.T_world_cam is not None:
         return solved.focal_px
-    return camera.longer_side * LIKELY_FOCAL * exp(compared.log_focal)
+    return camera.longer_side * compared.focals[0]
 
 
 def _refusal(answer: Answer, chance: float, threshold: float) -> str:

@@ -26,6 +26,8 @@ NUM_RUNS = 2
 and only the best of several fits all of the matches."""
 NUM_REFINED = 3
 """Focal lengths of a search that are refined."""
+AGREED = 0.3
+"""Share of the matches that agree with a pose and its focal lengths, from which no others are searched for."""
 MAX_ROTATION_SIGMA_RAD = radians(10)
 MAX_SCALE_SIGMA = 0.1
 """Share of the distance to the references: a centre less sure than this is called unobservable."""
@@ -85,6 +87,7 @@ def solve_query_pose(
     *,
     start: Pose | None = None,
     start_sigma_m: float = 0.1,
+    start_focals: tuple[float, float] | None = None,
     also_from: Pose | None = None,
     max_error_px: float = 2.0,
     ref_sigma_m: float = 0.005,
@@ -98,8 +101,10 @@ def solve_query_pose(
 
     A regressed pose may be given as `start`. It is refined like the answer of RANSAC, and the better of the two is
     kept. Its position counts only where the references stand so close together, or so much in line with the query,
-    that matches cannot tell how far away it is; there `start_sigma_m` is how far to trust it. `also_from` is another
-    pose to begin with, such as that of the video's last frame; it counts for nothing else.
+    that matches cannot tell how far away it is; there `start_sigma_m` is how far to trust it. `start_focals` are those
+    of the query and of the references that go with it, in units of the longer side, for those that are not known: where
+    matches agree with them, no others are searched for. `also_from` is another pose to begin with, such as that of the
+    video's last frame; it counts for nothing else.
 
     `ref_sigma_m` and `ref_sigma_deg` are how well the references' own poses are known. They enter the covariance:
     references two centimetres apart are no measure of scale if each is known to a centimetre.
@@ -116,7 +121,7 @@ def solve_query_pose(
     if num_usable < MIN_MATCHES:
         reason = f"{num_usable} of {num_given} matches are usable, and at least {MIN_MATCHES} are needed."
         return _no_answer(reason, num_given, query_camera, ref_cameras)
-    fit = _best_fit(problem, [pose for pose in (start, also_from) if pose is not None], seed)
+    fit = _best_fit(problem, [pose for pose in (start, also_from) if pose is not None], start_focals, seed)
     if fit is None:
         reason = f"No reference has {SAMPLE} usable matches, and there is no regressed pose to begin with."
         return _no_answer(reason, num_given, query_camera, ref_cameras)
@@ -250,13 +255,20 @@ def _problem(
     )
 
 
-def _best_fit(problem: _Problem, starts: Sequence[Pose], seed: int) -> Fit | None:
+def _best_fit(
+    problem: _Problem, starts: Sequence[Pose], start_focals: tuple[float, float] | None, seed: int
+) -> Fit | None:
     """The best of what RANSAC finds and of the poses to begin with, refined."""
     rng = np.random.default_rng(seed)
     few = problem.sample(NUM_ROUGH, rng)
-    guesses = [few.approach(Guess.at(start, problem.prior.log_focal)) for start in starts]
+    begin = problem.prior.log_focal if start_focals is None else problem.matches.log_focals(*start_focals)
+    begins = [Guess.at(start, begin) for start in starts]
+    guesses = [few.approach(guess) for guess in begins]
     if problem.matches.num_groups:
-        guesses = [fit.guess for fit in _search_focal(few, guesses, seed)]
+        # As they are, too: where focal lengths are unknown, wide kernels lead away from what is nearly right.
+        fits = [few.refine(guess) for guess in begins + guesses]
+        is_agreed = any(few.inliers(fit.errors).mean() >= AGREED for fit in fits)
+        guesses = [fit.guess for fit in (fits if is_agreed else _search_focal(few, fits, seed))]
     best = min(guesses, key=problem.cost, default=None)
     # RANSAC does not begin with the best so far: it refines only samples that beat it, and few of them beat a local
     # minimum that was refined already.
@@ -271,13 +283,12 @@ def _best_fit(problem: _Problem, starts: Sequence[Pose], seed: int) -> Fit | Non
     return problem.refine(min(guesses, key=problem.cost)) if guesses else None
 
 
-def _search_focal(problem: _Problem, guesses: list[Guess], seed: int) -> list[Fit]:
-    """Fits with focal lengths that matches agree on, one dimension at a time.
+def _search_focal(problem: _Problem, fits: list[Fit], seed: int) -> list[Fit]:
+    """Fits with focal lengths that matches agree on, one dimension at a time, and those to begin with.
 
-    All unknown focal lengths are searched alike, beginning with the guesses; then each group's for itself.
+    All unknown focal lengths are searched alike; then each group's for itself.
     """
-    num_groups = problem.matches.num_groups
-    fits = [problem.refine(guess) for guess in guesses]
+    num_groups, fits = problem.matches.num_groups, list(fits)
     for groups in [list(range(num_groups))] + ([[group] for group in range(num_groups)] if num_groups > 1 else []):
         log_focal = min(fits, key=lambda fit: fit.cost).guess.log_focal if fits else problem.prior.log_focal
         tries: list[Guess] = []
