@@ -289,10 +289,16 @@ def draw_growth(rows: Sequence[Mapping[str, object]], path: Path) -> None:
     )
 
 
+WIDE_RANGE = 30.0
+
+
 def draw_against_images(
     rows: Sequence[Mapping[str, object]], columns_by_label: Mapping[str, Mapping[str, str]], path: Path
 ) -> None:
-    """Columns of rows against their number of images, as a picture: a panel for each label, a line for each column."""
+    """Columns of rows against their number of images, as a picture: a panel for each label, a line for each column.
+
+    Axes are logarithmic where values differ so much; else they begin at zero, as ticks between powers of ten are odd.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.4 * len(columns_by_label), 3.6), layout="constrained")
@@ -301,7 +307,12 @@ def draw_against_images(
     for axes, (label, columns) in zip(panels, columns_by_label.items(), strict=True):
         for (name, column), style in zip(columns.items(), ("o-", "s--", "^:"), strict=False):
             axes.plot(images, [row[column] for row in rows], style, label=name)
-        axes.set(xscale="log", yscale="log", xlabel="images", ylabel=label)
+        values = [float(str(row[column])) for row in rows for column in columns.values()]
+        axes.set(xscale="log", xlabel="images", ylabel=label)
+        if min(values) > 0 and max(values) > WIDE_RANGE * min(values):
+            axes.set_yscale("log")
+        else:
+            axes.set_ylim(bottom=0)
         axes.grid(visible=True, alpha=0.3)
         axes.legend(frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
