@@ -10,6 +10,7 @@ Letters as in match_gnn.py; S cells with a window of K = k x k fine cells each, 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -105,15 +106,18 @@ class MatchKernels:
     @classmethod
     def on(cls, device: torch.device | str) -> "MatchKernels":
         """Compiled for a GPU, as they are for a CPU, where a compiler may not be installed."""
-        if torch.device(device).type != "cuda":
-            return cls()
-        return cls(
-            compiled(chance_totals),
-            compiled(best_chances),
-            compiled(score_gradient),
-            compiled(window_products),
-            compiled(window_gradients),
-        )
+        return _compiled_kernels() if torch.device(device).type == "cuda" else cls()
+
+
+@cache
+def _compiled_kernels() -> MatchKernels:
+    return MatchKernels(
+        compiled(chance_totals),
+        compiled(best_chances),
+        compiled(score_gradient),
+        compiled(window_products),
+        compiled(window_gradients),
+    )
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ pixel's place, so a photograph depends on its seed alone: not on the device, the
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import torch
 from jaxtyping import Float, Int, UInt8
@@ -185,11 +185,7 @@ class Darkroom:
     @classmethod
     def on(cls, device: torch.device | str) -> "Darkroom":
         """Compiled for a GPU, plain for a CPU."""
-        if torch.device(device).type != "cuda":
-            return cls(Kernels(), blur, develop)
-        # All samples in one kernel: their sum is not written out and read again after each.
-        in_one_kernel = {"realize_reads_threshold": 10**6, "realize_opcount_threshold": 10**6}
-        return cls(Kernels.on(device), compiled(blur, **in_one_kernel), compiled(develop))
+        return _compiled_darkroom() if torch.device(device).type == "cuda" else cls(Kernels(), blur, develop)
 
     def blurred(
         self, light: Float[Tensor, "B 3 H W"], depth_m: Float[Tensor, "B H W"], optics: Optics, effects: Effects
@@ -198,6 +194,13 @@ class Darkroom:
         if not (effects.motion_blur or effects.defocus):
             return light
         return self.blur(light, depth_m, blur_taps(light.device), optics, effects)
+
+
+@cache
+def _compiled_darkroom() -> Darkroom:
+    # All samples in one kernel: their sum is not written out and read again after each.
+    in_one_kernel = {"realize_reads_threshold": 10**6, "realize_opcount_threshold": 10**6}
+    return Darkroom(Kernels.on("cuda"), compiled(blur, **in_one_kernel), compiled(develop))
 
 
 def photograph(

@@ -8,6 +8,7 @@ stored: as many solids as a thread has registers for, since with more it would k
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from jaxtyping import Float, Int
@@ -336,22 +337,25 @@ class Kernels:
     @classmethod
     def on(cls, device: torch.device | str) -> "Kernels":
         """Compiled for a GPU, as they are for a CPU, where a compiler may not be installed."""
-        if torch.device(device).type != "cuda":
-            return cls()
-        # One kernel a group: the reduction over its solids is written out, and nothing on the way to it is stored.
-        in_one_kernel = {
-            "unroll_reductions_threshold": 2 * GPU_GROUP_SIZE,
-            "realize_reads_threshold": 10**6,
-            "realize_opcount_threshold": 10**6,
-            "realize_acc_reads_threshold": 10**6,
-        }
-        return cls(
-            compiled(ray_directions),
-            compiled(where_rays_leave_the_shell),
-            compiled(nearest_of, **in_one_kernel),
-            compiled(cover_of, **in_one_kernel),
-            compiled(shade),
-        )
+        return _compiled_kernels() if torch.device(device).type == "cuda" else cls()
+
+
+@cache  # whoever follows rays shares them, and what they were compiled for
+def _compiled_kernels() -> Kernels:
+    # One kernel a group: the reduction over its solids is written out, and nothing on the way to it is stored.
+    in_one_kernel = {
+        "unroll_reductions_threshold": 2 * GPU_GROUP_SIZE,
+        "realize_reads_threshold": 10**6,
+        "realize_opcount_threshold": 10**6,
+        "realize_acc_reads_threshold": 10**6,
+    }
+    return Kernels(
+        compiled(ray_directions),
+        compiled(where_rays_leave_the_shell),
+        compiled(nearest_of, **in_one_kernel),
+        compiled(cover_of, **in_one_kernel),
+        compiled(shade),
+    )
 
 
 def tile_order(height: int, width: int) -> Int[Tensor, "P"]:
