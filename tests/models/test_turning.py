@@ -6,8 +6,8 @@ import torch
 from numpy.testing import assert_allclose
 from scipy.spatial.transform import Rotation
 
-from relograph.geometry import rotation_error_deg
-from relograph.models.turning import directions, rotation_between
+from relograph.geometry import axis_angle_to_matrix, rotation_error_deg
+from relograph.models.turning import directions, rotation_between, turn_by
 
 
 def seen_before_and_after(rotvec: np.ndarray, *, count: int = 200, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -68,3 +68,10 @@ def test_what_tells_nothing_still_gives_a_rotation(kind: str, weight: float):
     R = rotation_between(a, b, torch.full((100,), weight, dtype=a.dtype))
     assert_allclose(R @ R.mT, torch.eye(3), atol=1e-5)
     assert_allclose(torch.linalg.det(R), 1.0, atol=1e-5)
+
+
+@pytest.mark.parametrize("angle_rad", [0.0, 1e-9, 1e-3, 0.7, 3.1, 9.0])
+def test_aturn_by_a_vector_is_the_rotation_about_it(angle_rad: float) -> None:
+    axis = torch.randn(20, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    vector = angle_rad * axis / axis.norm(dim=-1, keepdim=True)
+    assert_allclose(turn_by(vector), axis_angle_to_matrix(vector), atol=1e-12)

@@ -9,8 +9,6 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from relograph.geometry import axis_angle_to_matrix
-
 TURN_STEPS = 5
 TURN_WIDTH_RAD = 0.1
 """Directions that are further off after the turn count less: things that are near, or matches that are wrong."""
@@ -39,7 +37,7 @@ def rotation_between(
     across_a, across_b = (y - (y * axis).sum(dim=-1, keepdim=True) * axis for y in (a @ R.mT, b))
     sine = (weight * axis * torch.linalg.cross(across_a, across_b)).sum(dim=(-2, -1))
     cosine = (weight * across_a * across_b).sum(dim=(-2, -1))
-    R = axis_angle_to_matrix(mean_b * torch.atan2(sine, cosine)[..., None]) @ R
+    R = turn_by(mean_b * torch.atan2(sine, cosine)[..., None]) @ R
     eye = torch.eye(3, dtype=R.dtype, device=R.device)
     for _ in range(TURN_STEPS):
         turned = a @ R.mT
@@ -48,7 +46,7 @@ def rotation_between(
         # sum of trust (I - y y^T) times the step = sum of trust (y x b)
         total = trust.sum(dim=(-2, -1))[..., None, None]
         H = (1 + STIFFNESS) * total * eye - (trust * turned).mT @ turned
-        R = axis_angle_to_matrix(_solved(H, (trust * error).sum(dim=-2))) @ R
+        R = turn_by(_solved(H, (trust * error).sum(dim=-2))) @ R
     return R
 
 
@@ -58,6 +56,16 @@ def _swing(a: Float[Tensor, "*B 3"], b: Float[Tensor, "*B 3"]) -> Float[Tensor, 
     half = F.normalize(a + b, dim=-1)[..., None]
     eye = torch.eye(3, dtype=a.dtype, device=a.device)
     return (2 * half @ half.mT - eye) @ (2 * a[..., None] @ a[..., None, :] - eye)
+
+
+def turn_by(vector: Float[Tensor, "*B 3"]) -> Float[Tensor, "*B 3 3"]:
+    """The rotation about a vector by its length in radians (Rodrigues): by quaternions it is 87 small kernels."""
+    half = 0.5 * vector.norm(dim=-1)[..., None, None] / torch.pi  # sinc(x) is sin(pi x) / (pi x)
+    eye = torch.eye(3, dtype=vector.dtype, device=vector.device)
+    rows = vector[..., None, :].expand(*vector.shape, 3)
+    cross = torch.linalg.cross(eye.expand_as(rows), rows)  # times a vector, the cross product with it
+    R: Tensor = eye + torch.sinc(2 * half) * cross + 0.5 * torch.sinc(half).square() * (cross @ cross)
+    return R
 
 
 def _solved(H: Float[Tensor, "*B 3 3"], y: Float[Tensor, "*B 3"]) -> Float[Tensor, "*B 3"]:
