@@ -328,7 +328,7 @@ def test_retrieval_learns_which_images_see_the_same_graph_by_graph(batch: Stream
     """Queries are encoded before references, and descriptors come back in the order of the batch."""
     torch.manual_seed(0)
     objective = MatchObjective(MatchGNN(TINY)).eval()
-    found = objective.describe(*objective.encode(batch))
+    found = objective.describe(objective.encode(batch), len(batch.overlap))
     images = batch.images.flatten(0, 1).permute(0, 2, 3, 1)
     each = torch.cat([objective.model.descriptor(objective.model.encode(image[None]).context) for image in images])
     assert_allclose(found.detach(), each.detach(), atol=1e-5)

@@ -303,8 +303,15 @@ class Matcher(nn.Module):
 
         `asked` are cells of the references; the log of the chance that each cell of the query goes there is kept.
         """
-        context, coarse = (part.repeat_interleave(num_references, dim=0) for part in (query.context, query.coarse))
-        query_shows = [shown.repeat_interleave(num_references, dim=1) for shown in self.show(query.context)]
+        # In the order in which the references' lie in memory: what is compiled for one side then serves the other.
+        context, coarse = (
+            part.permute(0, 2, 3, 1).repeat_interleave(num_references, dim=0).permute(0, 3, 1, 2)
+            for part in (query.context, query.coarse)
+        )
+        query_shows = [
+            shown.permute(1, 3, 0, 2, 4).repeat_interleave(num_references, dim=0).permute(2, 0, 3, 1, 4)
+            for shown in self.show(query.context)
+        ]
         q = self.describe(context, coarse, self.show(references.context))
         r = self.describe(references.context, references.coarse, query_shows)
         seen = precise(self.seen(q)).squeeze(-1)

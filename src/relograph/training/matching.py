@@ -107,19 +107,15 @@ class MatchObjective(Objective):
         known = {id(weight) for weight in posing}
         return [[weight for weight in self.parameters() if id(weight) not in known], posing]
 
-    def encode(self, batch: StreamBatch) -> tuple[ImageFeatures, ImageFeatures]:
-        """Features of the queries of a batch, and of their references, those of a query together."""
+    def encode(self, batch: StreamBatch) -> ImageFeatures:
+        """Features of all images of a batch: those of the queries, then those of references, a query's together."""
         images = batch.images.permute(0, 1, 3, 4, 2)
-        # The queries first: their features and those of the references then lie apart, and need not be copied apart.
-        images = torch.cat([images[:, 0], images[:, 1:].flatten(0, 1)])
-        counts = [len(batch.images), len(images) - len(batch.images)]
-        parts = (part.split(counts) for part in vars(self.model.encode(images)).values())
-        query, references = zip(*parts, strict=True)
-        return ImageFeatures(*query), ImageFeatures(*references)
+        # In this order they need not be copied apart.
+        return self.model.encode(torch.cat([images[:, 0], images[:, 1:].flatten(0, 1)]))
 
     def answer(self, batch: StreamBatch) -> MatchAnswers:
         """What the network says without being told any lens, with all references."""
-        query, references = self.encode(batch)
+        query, references = apart(self.encode(batch), len(batch.overlap))
         everything = torch.ones_like(batch.overlap[:, 1:], dtype=torch.bool)
         answers: MatchAnswers = self.model(query, references, batch.T_world_cam[:, 1:], everything)
         return answers
@@ -128,7 +124,8 @@ class MatchObjective(Objective):
         """The weighted sum of all lessons' losses."""
         batch = shown.batch
         num_nodes = batch.overlap.shape[1]
-        query, references = self.encode(batch)
+        features = self.encode(batch)
+        query, references = apart(features, len(batch.overlap))
         lenses = Lenses(batch.K, batch.distortion)
         with torch.no_grad():
             truth = true_matches(batch.depth_m, batch.T_world_cam, lenses, COARSE_STRIDE)
@@ -172,17 +169,17 @@ class MatchObjective(Objective):
                 seen.flatten(0, 1).gather(1, some),
             ),
             **of_photographs,
-            "retrieval": covisibility_loss_of_images(self.describe(query, references), batch.overlap_of_images),
+            "retrieval": covisibility_loss_of_images(self.describe(features, len(seen)), batch.overlap_of_images),
             "drill": self.weighted(of_drill[0]) if of_drill else seen.new_zeros((), dtype=torch.float32),
         }
         self._latest = {name: loss.detach() for name, loss in losses.items()}
         return self.weighted(losses)
 
-    def describe(self, query: ImageFeatures, references: ImageFeatures) -> Float[Tensor, "BN D"]:
+    def describe(self, features: ImageFeatures, num_graphs: int) -> Float[Tensor, "BN D"]:
         """Descriptors of all images of a batch, graph by graph."""
-        of_query, of_references = (self.model.descriptor(part.context) for part in (query, references))
-        by_graph = [of_query[:, None], of_references.unflatten(0, (len(of_query), -1))]
-        return torch.cat(by_graph, dim=1).flatten(0, 1)
+        descriptors = self.model.descriptor(features.context)
+        of_references = descriptors[num_graphs:].unflatten(0, (num_graphs, -1))
+        return torch.cat([descriptors[:num_graphs, None], of_references], dim=1).flatten(0, 1)
 
     def weighted(self, losses: Mapping[str, Float[Tensor, ""]]) -> Float[Tensor, ""]:
         """The sum of losses, each as much as it counts."""
@@ -252,6 +249,13 @@ def pose_lessons(answers: PoseAnswers, questions: PoseQuestions) -> dict[str, Fl
         "fused": fused_loss(answers.T_world_query, T_world_query, is_here & is_seen),
         "overlap": masked_mean(wrong_overlap, ref_mask),
     }
+
+
+def apart(features: ImageFeatures, num_queries: int) -> tuple[ImageFeatures, ImageFeatures]:
+    """Features of queries, and of the images that follow them."""
+    # Split, not sliced: its gradient is put together in one piece.
+    parts = [part.split([num_queries, len(part) - num_queries]) for part in vars(features).values()]
+    return ImageFeatures(*(query for query, _ in parts)), ImageFeatures(*(others for _, others in parts))
 
 
 def some_of(visible: Bool[Tensor, "M P"], count: int) -> Int[Tensor, "M S"]:
