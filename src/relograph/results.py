@@ -23,7 +23,13 @@ from relograph.errors import ConfigError
 
 def command_line() -> str:
     """The command that is running, as one would type it again in a shell."""
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    return shlex.join([program_name(), *sys.argv[1:]])
+
+
+def program_name() -> str:
+    """What was called, without its folder: `python -m relograph` is relograph, too."""
+    name = Path(sys.argv[0]).name
+    return "relograph" if name == "__main__.py" else name
 
 
 def write_result(

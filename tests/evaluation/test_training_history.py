@@ -28,10 +28,10 @@ def write_log(run: Path, losses: dict[int, float], seconds_per_step: float) -> N
     with (run / "log.csv").open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(columns)
-        rows.writerow([1, seconds_per_step, 3.0, *[""] * 5])
-        rows.writerows(
-            [step, seconds_per_step * step, 2.0, loss, loss / 2, 15 * loss, 0.5, ""] for step, loss in losses.items()
-        )
+        rows.writerow([1, seconds_per_step, 3.0, *[""] * 7])
+        for step, loss in losses.items():
+            poses = (loss / 2, 15 * loss, loss / 4, 3 * loss)
+            rows.writerow([step, seconds_per_step * step, 2.0, loss, *poses, 0.5, ""])
 
 
 @pytest.fixture

@@ -104,8 +104,8 @@ def test_the_card_lists_the_rounds_where_their_history_was_written(
     write_history(read_rounds([first, run]), results / "matchgnn" / "training.json", command="relograph")
     publish_weights(run, package, results=results, textures=archive)
     card = (package / MODEL_CARD_FILE).read_text()
-    assert "| 1 | 10.0 | 20,000 | 0.100 m / 3.00° |" in card
-    assert "| 2 | 15.0 | 44,000 | 0.100 m / 3.00° |" in card
+    assert "| 1 | 10.0 | 20,000 | 0.100 m / 3.00° before the last layer |" in card
+    assert "| 2 | 15.0 | 44,000 | 0.100 m / 3.00° before the last layer |" in card
     assert "Earlier rounds took photographs from other archives: none." in card
 
 
@@ -184,12 +184,14 @@ def test_only_clearly_better_weights_take_the_place_of_others(
     if is_better:
         said = publish_weights(tmp_path / "next", package, results=results, textures=archive)
         assert said[0] == (
-            "Better in validation rooms than the published ones: 0.044 m / 1.32° (loss 0.0881) against 0.045 m / 1.35° "
-            "(loss 0.0900)."
+            "Better in validation rooms than the published ones: 0.044 m / 1.32° before the last layer (loss 0.0881) "
+            "against 0.045 m / 1.35° before the last layer (loss 0.0900)."
         )
         assert load_match_gnn(package).sha256 == load_match_gnn(tmp_path / "next").sha256
     else:
-        with pytest.raises(CheckpointError, match=r"found .* \(loss 0\.\d+\) against 0\.045 m / 1\.35° \(loss 0\.0900"):
+        with pytest.raises(
+            CheckpointError, match=r"found .* \(loss 0\.\d+\) against 0\.045 m / 1\.35° .* \(loss 0\.0900"
+        ):
             publish_weights(tmp_path / "next", package, results=results, textures=archive)
         assert everything_in(package) == before
 

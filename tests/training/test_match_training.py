@@ -92,7 +92,7 @@ def test_the_log_has_every_lesson_and_figure(first_round: Path) -> None:
     assert [row["step"] for row in log] == [2, 4]
     assert all(row[lesson] is not None for row in log for lesson in LESSONS)
     for row in log:
-        assert row["validation_loss"] == pytest.approx(row["median_m"] + row["median_deg"] / 30, rel=1e-6)
+        assert row["validation_loss"] == pytest.approx(row["settled_m"] + row["settled_deg"] / 30, rel=1e-6)
         assert 0 <= row["right_matches"] <= 1
     assert set(FIGURES) <= set(log[0])
 
@@ -191,9 +191,9 @@ def test_figures_are_those_of_the_answers(
 ) -> None:
     (batch,) = islice(RoomStream(validation_stream(MATCHGNN_TINY.stream), atlas=few_textures), 1)
     figures = match_figures(KnowsAll(off_px, confidence), [batch]).figures
-    assert figures["fused_m"] == 0
-    assert figures["fused_deg"] < 0.1
-    assert 0 < figures["median_m"] < 0.3  # matches and a likely lens have a say here, too
+    assert figures["median_m"] == 0
+    assert figures["median_deg"] < 0.1
+    assert 0 < figures["settled_m"] < 0.3  # matches and a likely lens have a say here, too
     assert figures["right_matches"] == right
     assert figures["confident_px"] == (None if confident_px is None else pytest.approx(confident_px, rel=1e-4))
 

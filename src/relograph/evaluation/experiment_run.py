@@ -16,6 +16,7 @@ from relograph.evaluation.experiments import Plan, experiments_called
 from relograph.evaluation.paper_numbers import paper_numbers
 from relograph.graphs import Target
 from relograph.progress import SILENT, Progress
+from relograph.results import program_name
 from relograph.rooms.seven_rooms import RECIPE_FILE
 from relograph.scenes import Scene, open_scenes
 from relograph.training.presets import preset as preset_of
@@ -161,7 +162,7 @@ def those_of_the_paper(scenes: Sequence[Scene], dataset: str, warn: Callable[[st
 
 def command_without_paths(names_by_path: Mapping[str, str]) -> str:
     """The command that is running, with a name such as `$DATA` in the place of each of those paths."""
-    words = [Path(sys.argv[0]).name]
+    words = [program_name()]
     for word in sys.argv[1:]:
         option, equals, value = word.partition("=")
         if word in names_by_path:

@@ -66,8 +66,9 @@ def _what_it_is(facts: CardFacts) -> list[str]:
         "place whose poses are known, 1 to "
         f"{MAX_REFERENCES} of them at a time. Every cell of {COARSE_STRIDE} x {COARSE_STRIDE} pixels of the query "
         f"looks for itself in each reference, and for its exact place on a grid of {FINE_STRIDE} pixels; a graph "
-        "network over the references sees their known poses and says the query's, with an expected error. Matches go "
-        "on to a solver where PoseLib is installed. The same encoder makes the descriptor that finds the references.",
+        "network over the references sees their known poses and says the query's, with an expected error; a "
+        "last layer without weights settles that pose on the matches. They go on to a solver where PoseLib is "
+        "installed. The same encoder makes the descriptor that finds the references.",
         "\n".join(
             [
                 "| | |",
@@ -169,7 +170,7 @@ def _training(facts: CardFacts) -> list[str]:
                 f"| Versions | Python {made['python']}, torch {made['torch']}, numpy {made['numpy']} |",
                 f"| Begun | {made['timestamp_utc']} |",
                 f"| Command | `{made['command']}` |",
-                f"| Validation rooms | {errors_text(metadata['validation'])} without intrinsics |",
+                f"| Validation rooms | {errors_text(metadata['validation'])}, without intrinsics |",
             ]
         ),
     ]

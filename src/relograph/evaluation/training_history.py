@@ -143,7 +143,7 @@ def history_figure(rounds: Sequence[Round]) -> Figure:
     A line ends with the weights that were kept, and the next one starts there.
     """
     styles = method_styles([_name(of_round) for of_round in rounds], None)
-    figure, panels = two_panels("Validation rooms, regression without intrinsics")
+    figure, panels = two_panels("Validation rooms, without intrinsics, before the last layer")
     labels = {"median_m": "median translation error [m]", "median_deg": "median rotation error [°]"}
     for axes, (figure_name, label) in zip(panels, labels.items(), strict=True):
         axes.set_yscale("log")
@@ -179,13 +179,16 @@ def rounds_table(rounds: Sequence[Mapping[str, Any]]) -> str:
 
 
 def errors_text(figures: Mapping[str, Any]) -> str:
-    """Median errors of a validation.
+    """Median errors of a validation, as far as it was asked: rounds before the last layer was there lack its errors.
 
     Example:
-        >>> errors_text({"median_m": 0.0421, "median_deg": 1.2})
-        '0.042 m / 1.20°'
+        >>> errors_text({"median_m": 0.0421, "median_deg": 1.2, "settled_m": 0.0131, "settled_deg": 0.3})
+        '0.013 m / 0.30° (0.042 m / 1.20° before the last layer)'
     """
-    return f"{figures['median_m']:.3f} m / {figures['median_deg']:.2f}°"
+    fused = f"{figures['median_m']:.3f} m / {figures['median_deg']:.2f}° before the last layer"
+    if figures.get("settled_m") is None:
+        return fused
+    return f"{figures['settled_m']:.3f} m / {figures['settled_deg']:.2f}° ({fused})"
 
 
 def command_without_folders(command: str) -> str:

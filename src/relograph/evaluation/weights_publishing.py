@@ -55,7 +55,7 @@ class Published:
             commit = made.get("git_commit") or "unknown"
             lines.append(f"made with   {made.get('device_name')}, torch {made.get('torch')}, commit {commit}")
         if isinstance(validation, Mapping):
-            lines.append(f"validation  {errors_text(validation)} without intrinsics")
+            lines.append(f"validation  {errors_text(validation)}, without intrinsics")
         if calibration is None:
             lines.append("confidence  not calibrated")
         else:

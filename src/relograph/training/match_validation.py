@@ -15,9 +15,9 @@ from relograph.training.matching import MatchObjective
 
 RIGHT_PX = 4.0
 CONFIDENT = 0.5
-FIGURES = ("median_m", "median_deg", "fused_m", "fused_deg", "right_matches", "confident_px")
-"""Median errors of the settled pose, and of the fused one that it began with; share of visible cells matched within
-4 px; median error of confident matches."""
+FIGURES = ("median_m", "median_deg", "settled_m", "settled_deg", "right_matches", "confident_px")
+"""Median errors of the fused pose, and of the one that the last layer makes of it; share of visible cells matched
+within 4 px; median error of confident matches."""
 
 
 @torch.no_grad()
@@ -26,7 +26,7 @@ def match_figures(
     batches: Sequence[StreamBatch],
     autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> Validated:
-    """The figures of all batches together; what is minimised is metres plus degrees / 30.
+    """The figures of all batches together; what is minimised is metres plus degrees / 30 of the settled pose.
 
     Within `autocast` answers are given, but not scored: bfloat16 knows no tenth of a degree.
     """
@@ -46,16 +46,16 @@ def match_figures(
         off_px.append(distance[truth.visible])
         confident_px.append(distance[truth.visible & (answers.matches.confidence > CONFIDENT)])
     medians = [torch.cat(errors, dim=1).median(dim=1).values.tolist() for errors in (of_settled, of_fused)]
-    (median_m, median_deg), (fused_m, fused_deg) = medians
+    (settled_m, settled_deg), (median_m, median_deg) = medians
     figures = {
         "median_m": median_m,
         "median_deg": median_deg,
-        "fused_m": fused_m,
-        "fused_deg": fused_deg,
+        "settled_m": settled_m,
+        "settled_deg": settled_deg,
         "right_matches": float((torch.cat(off_px) < RIGHT_PX).float().mean()),
         "confident_px": _median(torch.cat(confident_px)),
     }
-    return Validated(median_m + median_deg / 30, figures)
+    return Validated(settled_m + settled_deg / 30, figures)
 
 
 def _median(values: Tensor) -> float | None:
