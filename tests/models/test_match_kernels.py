@@ -5,8 +5,9 @@ import torch
 from numpy.testing import assert_allclose
 from torch import Tensor
 
-from relograph.models.match_gnn import fine_offset, laid_out_products
+from relograph.models.match_gnn import ImageFeatures, MatchGNN, fine_offset, laid_out_products
 from relograph.models.match_kernels import MatchKernels, asked_chances, fused_window_products
+from relograph.training.presets import MATCHGNN_TINY
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -28,7 +29,7 @@ def test_asked_chances_and_their_gradients_are_those_of_all_chances(scale: float
     assert_allclose(found.log_asked.detach(), wanted.detach(), rtol=1e-9)
     assert_allclose(found.log_best, log_chance.detach().amax(dim=2), rtol=1e-9, atol=1e-9)
     assert (found.best == log_chance.argmax(dim=2)).all()
-    assert_allclose(found.log_best_of_column, log_chance.detach().amax(dim=1), rtol=1e-9, atol=1e-9)
+    assert (found.best_of_column == log_chance.argmax(dim=1)).all()
     assert not found.log_best.requires_grad
     pairs = [torch.autograd.grad((weight * log).sum(), (q, r, factor)) for log in (found.log_asked, wanted)]
     for fused, plain in zip(*pairs, strict=True):
@@ -74,3 +75,20 @@ def test_a_fine_place_is_the_same_where_no_window_is_laid_out() -> None:
     )
     for one, other in zip(fused, plain, strict=True):
         assert_allclose(one, other, rtol=1e-10, atol=1e-10)
+
+
+@torch.no_grad()
+def test_matches_are_the_same_where_nothing_is_laid_out() -> None:
+    torch.manual_seed(0)
+    matcher = MatchGNN(MATCHGNN_TINY.model).double().matcher
+    query, references = (
+        ImageFeatures(random(count, 16, 3, 4), random(count, 16, 6, 8, seed=1), random(count, 8, 24, 32, seed=2))
+        for count in (2, 6)
+    )
+    asked = torch.randint(0, 48, (2, 3, 48), generator=torch.Generator().manual_seed(3))
+    plain = matcher(query, references, 3, asked=asked, keep_log_coarse=False)
+    matcher.kernels = MatchKernels()
+    fused = matcher(query, references, 3, asked=asked, keep_log_coarse=False)
+    assert 0 < plain.mutual.sum() < plain.mutual.numel()
+    for name in ("xy", "confidence", "best", "mutual", "sigma_px", "seen", "log_asked"):
+        assert_allclose(getattr(fused, name), getattr(plain, name), atol=1e-9, err_msg=name)

@@ -320,7 +320,7 @@ class Matcher(nn.Module):
         if self.kernels is not None and asked is not None and not keep_log_coarse:
             chances = asked_chances(q, r, self.scale(), asked.flatten(0, 1), self.kernels)
             log_asked, log_best, best = chances.log_asked, chances.log_best, chances.best
-            mutual = log_best >= chances.log_best_of_column.gather(1, best)
+            mutual = chances.best_of_column.gather(1, best) == torch.arange(q.shape[1], device=q.device)
             xy, sigma_px = places_in(best, fine, references.fine, fused_window_products(self.kernels))
         elif keep_log_coarse or asked is not None or q.is_cuda:
             log_coarse = self.log_chance(q, r)

@@ -34,11 +34,11 @@ def best_chances(
     scale: Float[Tensor, ""],
     of_row: Float[Tensor, "M P"],
     of_column: Float[Tensor, "M Q"],
-) -> tuple[Float[Tensor, "M P"], Int[Tensor, "M P"], Float[Tensor, "M Q"]]:
-    """Of each row the log of the largest chance and its column, and of each column the log of the largest chance."""
+) -> tuple[Float[Tensor, "M P"], Int[Tensor, "M P"], Int[Tensor, "M Q"]]:
+    """Of each row the log of the largest chance and its column, and of each column the row of the largest chance."""
     log_chance = 2 * scale * product - of_row[:, :, None] - of_column[:, None]
     log_best, best = log_chance.max(dim=2)
-    return log_best, best, log_chance.amax(dim=1)
+    return log_best, best, log_chance.argmax(dim=1)
 
 
 def score_gradient(
@@ -131,8 +131,8 @@ class AskedChances:
     """The only one with a gradient."""
     log_best: Float[Tensor, "M P"]
     best: Int[Tensor, "M P"]
-    log_best_of_column: Float[Tensor, "M Q"]
-    """The largest that a cell of the reference has."""
+    best_of_column: Int[Tensor, "M Q"]
+    """The cell of the query that a cell of the reference would choose. As an index: two kernels round chances apart."""
 
 
 def asked_chances(
