@@ -459,6 +459,10 @@ def test_the_order_of_given_references_does_not_matter_where_their_sizes_differ(
     )
     assert one.T_regressed is not None
     assert_allclose(one.T_regressed.t, other.T_regressed.t, atol=UNTRAINED_M)
+    in_order, shuffled = (
+        localizer.compare(noise_photo(9), camera=CAMERA, references=r) for r in ([0, 1, 2, 3], [3, 2, 0, 1])
+    )
+    assert_allclose(in_order.T_world_edges.t[[3, 2, 0, 1]], shuffled.T_world_edges.t, atol=1e-4)
     overlap = {reference.row: reference.overlap for reference in one.references}
     assert_allclose([overlap[r.row] for r in other.references], [r.overlap for r in other.references], atol=1e-4)
 
@@ -467,10 +471,11 @@ def test_moving_the_world_moves_the_answer_with_it_even_far(network: LoadedMatch
     photos = posed_photos(4)
     T_new_world = Pose.from_axis_angle([0.3, -0.2, 1.0], [500_000.0, 4_000_000.0, 100.0])
     moved = [replace(photo, T_world_cam=T_new_world @ photo.T_world_cam) for photo in photos]
-    here, there = (
-        Localizer(MapFeatures.of(some, network), network, solver="regress").localize(noise_photo(9), camera=CAMERA)
-        for some in (photos, moved)
-    )
+    localizers = [Localizer(MapFeatures.of(some, network), network, solver="regress") for some in (photos, moved)]
+    before, after = (localizer.compare(noise_photo(9), camera=CAMERA).T_world_edges for localizer in localizers)
+    assert_allclose(after.t, (T_new_world @ before).t, atol=1e-4, rtol=0)
+    assert_allclose(after.R, (T_new_world @ before).R, atol=1e-4)
+    here, there = (localizer.localize(noise_photo(9), camera=CAMERA) for localizer in localizers)
     assert here.T_regressed is not None
     expected = T_new_world @ here.T_regressed
     assert_allclose(there.T_regressed.t, expected.t, atol=UNTRAINED_M, rtol=0)
@@ -478,13 +483,14 @@ def test_moving_the_world_moves_the_answer_with_it_even_far(network: LoadedMatch
 
 
 def test_an_eight_bit_map_says_nearly_the_same(network: LoadedMatchGNN):
-    answers = [
-        Localizer(MapFeatures.of(posed_photos(4), network, precision=precision), network, solver="regress").localize(
+    half, eight_bits = (
+        Localizer(MapFeatures.of(posed_photos(4), network, precision=precision), network, solver="regress").compare(
             noise_photo(2), camera=CAMERA, references=[0, 1, 3]
         )
         for precision in ("float16", "int8")
-    ]
-    assert_allclose(answers[0].T_regressed.t, answers[1].T_regressed.t, atol=0.2)  # what trained ones lose is measured
+    )
+    assert_allclose(half.T_world_edges.t, eight_bits.T_world_edges.t, atol=0.05)
+    assert_allclose(half.T_regressed.t, eight_bits.T_regressed.t, atol=0.2)  # what trained ones lose is measured
 
 
 def test_what_is_told_of_the_camera_changes_the_answer(regressing: Localizer):
