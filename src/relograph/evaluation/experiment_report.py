@@ -236,7 +236,8 @@ def results_page(files: Sequence[ResultsFile], *, pictures: str = "pictures") ->
             parts.append(file.remarks.strip())
         for figure in file.metadata["figures"]:
             caption = figure["caption"]
-            parts.append(f"![{caption}]({pictures}/{figure['file']})\n\n*{caption} Drawn by the command above.*")
+            drawn = "Drawn from what the command above predicted."
+            parts.append(f"![{caption}]({pictures}/{figure['file']})\n\n*{caption} {drawn}*")
     parts += ["## Trainings", _trainings(files)]
     if citations:
         parts += ["## References", markdown_references(citations)]
