@@ -94,6 +94,12 @@ def test_the_command_line_can_be_typed_again(monkeypatch: pytest.MonkeyPatch):
     assert command_line() == "relograph convert 'my scene' --to tum"
 
 
+def test_the_command_line_tells_no_folders_of_a_machine(monkeypatch: pytest.MonkeyPatch):
+    words = ["bench", "match", "--output", "/home/me/speeds.json", "--cache=/var/cache/me", "--parts", "results/parts"]
+    monkeypatch.setattr(sys, "argv", ["relograph", *words])
+    assert command_line() == "relograph bench match --output speeds.json --cache=me --parts results/parts"
+
+
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "results").rglob("*.json")), ids=lambda path: path.name)
 def test_committed_results_say_where_they_came_from(path: Path):
     metadata = read(path)["metadata"]

@@ -22,8 +22,16 @@ from relograph.errors import ConfigError
 
 
 def command_line() -> str:
-    """The command that is running, as one would type it again in a shell."""
-    return shlex.join([program_name(), *sys.argv[1:]])
+    """The command that is running, as one would type it again in a shell, in the folder of its files.
+
+    Folders of absolute paths are left out: they are those of a machine, and results are for everybody.
+    """
+    return shlex.join([program_name(), *map(_without_folders, sys.argv[1:])])
+
+
+def _without_folders(word: str) -> str:
+    option, equals, path = word.rpartition("=")
+    return f"{option}{equals}{Path(path).name}" if Path(path).is_absolute() else word
 
 
 def program_name() -> str:

@@ -42,6 +42,7 @@ def test_rows_are_kept_as_soon_as_they_are_measured(tmp_path: Path) -> None:
         ("encode", "eager"),
         ("match", "eager"),
         ("regress", "eager"),
+        ("settle", "eager"),
         ("whole query", "eager"),
     ]
     assert written["results"][-1]["difference_from_eager"] == 0

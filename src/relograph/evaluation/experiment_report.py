@@ -373,6 +373,13 @@ def network_block(results: Path) -> str:
     )
 
 
+def match_block(results: Path) -> str:
+    """How fast MatchGNN trains and answers."""
+    from relograph.training.match_benchmark import match_table
+
+    return _benchmarks(results, "match", lambda document: match_table(document["results"]))
+
+
 def ablation_block(results: Path) -> str:
     """What each ingredient of MatchGNN brings."""
     from relograph.evaluation.ablation import ablation_table
@@ -425,6 +432,7 @@ def documents(results: Path, docs: Path) -> dict[Path, str]:
         "results": lambda: results_block(files),
         "rooms-benchmark": lambda: rooms_block(results.parent),
         "network-benchmark": lambda: network_block(results.parent),
+        "match-benchmark": lambda: match_block(results.parent),
     }
     wanted = {docs / "results.md": results_page(files), readme: filled(text, blocks)}
     ablation = docs / "ablation.md"

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from relograph.freed_memory import keep_freed_memory
 from relograph.geometry import Pose
 from relograph.models.folding import fold_match_gnn
-from relograph.models.match_gnn import ImageFeatures, Matches, MatchGNN
+from relograph.models.match_gnn import ImageFeatures, MatchAnswers, Matches, MatchGNN
 from relograph.progress import SILENT, Progress
 from relograph.rooms import StreamBatch
 from relograph.rooms.textures import TextureAtlas, make_atlas
@@ -64,7 +64,7 @@ class MatchTrainingSpeed:
 
 @dataclass(frozen=True)
 class MatchQuerySpeed:
-    """One query among 7 references whose features are kept: encode, match and regress."""
+    """One query among 7 references whose features are kept: encode, match, regress, settle."""
 
     part: str
     image_height: int
@@ -264,14 +264,20 @@ def match_query_speeds(config: MatchTrainConfig, *, device: torch.device, repeat
             matches: Matches = model.matcher(features, references, NUM_REFERENCES, keep_log_coarse=False)
             return matches
 
-    def regress(matches: Matches) -> Tensor:
+    def regress(matches: Matches) -> MatchAnswers:
         with torch.no_grad(), half:
-            flow = model.flow(matches, image_hw, image_hw, None, None)
-            answer = model.regress(matches, flow, pose, there).T_world_query
+            answers: MatchAnswers = model.regress(
+                matches, model.flow(matches, image_hw, image_hw, None, None), pose, there
+            )
+            return answers
+
+    @torch.no_grad()
+    def settle(answers: MatchAnswers) -> Tensor:
+        answer = model.settle(answers, pose, there).T_world_query
         return torch.cat([answer.t, answer.R.flatten(1)], dim=1)
 
     def query() -> Tensor:
-        return regress(match(encode()))
+        return settle(regress(match(encode())))
 
     def compiled() -> Callable[[], Tensor]:
         torch.compiler.reset()
@@ -287,7 +293,13 @@ def match_query_speeds(config: MatchTrainConfig, *, device: torch.device, repeat
     with fastest_convolutions():
         features = encode()
         matches = match(features)
-        parts = {"encode": encode, "match": lambda: match(features), "regress": lambda: regress(matches)}
+        answers = regress(matches)
+        parts: dict[str, Callable[[], object]] = {
+            "encode": encode,
+            "match": lambda: match(features),
+            "regress": lambda: regress(matches),
+            "settle": lambda: settle(answers),
+        }
         for name, part in parts.items():
             yield _query_speed(name, image_hw, "eager", each_seconds(part, device, repeats=repeats), 0.0, 0.0)
         wanted = query()
