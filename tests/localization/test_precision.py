@@ -8,11 +8,12 @@ from numpy.testing import assert_allclose
 from small_networks import posed_photos, small_network
 
 from relograph.evaluation import batched
-from relograph.localization import Localizer, MapFeatures, localizer, map_features
+from relograph.localization import Localizer, MapFeatures, map_features, query_network
 from relograph.localization.localizer import Compared
 from relograph.models.answering import answering_precision
 from relograph.models.match_gnn import MatchGNN
 from relograph.models.shipped import LoadedMatchGNN
+from relograph.replaying import WARM_UP_CALLS
 
 
 def test_a_cpu_stays_in_the_precision_of_the_weights():
@@ -34,7 +35,7 @@ def test_matches_and_poses_of_a_network_that_runs_in_bfloat16_are_in_float32(mon
     def as_on_a_gpu(device: torch.device) -> AbstractContextManager[object]:
         return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)
 
-    for module in (localizer, map_features, batched):
+    for module in (query_network, map_features, batched):
         monkeypatch.setattr(module, "answering_precision", as_on_a_gpu)
     encoded: list[torch.dtype] = []
     regressed_within: list[bool] = []
@@ -58,3 +59,19 @@ def test_matches_and_poses_of_a_network_that_runs_in_bfloat16_are_in_float32(mon
         assert getattr(found.matches, name).dtype == torch.float32, name
     assert found.T_regressed.t.dtype == torch.float64
     assert_allclose(found.similarity, expected.similarity, atol=0.02)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_says_the_same_before_and_after_it_recorded_a_query():
+    network = small_network()
+    network.model.cuda()
+    queries = posed_photos(6)
+    localizer = Localizer(MapFeatures.of(queries[:4], network), network, num_references=2)
+    for query in queries:
+        answers = [localizer.compare(query.pixels) for _ in range(WARM_UP_CALLS + 2)]
+        for answer in answers:
+            assert isinstance(answer, Compared)
+            assert isinstance(answers[0], Compared)
+            torch.testing.assert_close(answer.matches.xy, answers[0].matches.xy)
+            torch.testing.assert_close(answer.log_sigma, answers[0].log_sigma)
+            torch.testing.assert_close(answer.T_regressed.t, answers[0].T_regressed.t, atol=1e-3, rtol=0)

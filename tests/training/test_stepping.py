@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from relograph.replaying import WARM_UP_CALLS, described, with_tensors
 from relograph.training.config import OptimConfig
 from relograph.training.loop import make_fabric, make_optimizer, make_step, set_learning_rate
 from relograph.training.objective import Objective
-from relograph.training.stepping import WARM_UP_STEPS, ReplayedStep, Step, Stepped, described, with_tensors
+from relograph.training.stepping import ReplayedStep, Step, Stepped
 
 
 @dataclass(frozen=True)
@@ -100,14 +101,14 @@ def test_a_step_is_recorded_when_its_kind_has_come_some_times() -> None:
     assert isinstance(step, Step)
     replayed = ReplayedStep(step, record)
     square = [batch for batch in batches(30) if batch.kind == "square"]
-    for batch in square[:WARM_UP_STEPS]:
+    for batch in square[:WARM_UP_CALLS]:
         replayed(batch)
     assert made == []
-    for batch in square[WARM_UP_STEPS:]:
+    for batch in square[WARM_UP_CALLS:]:
         replayed(batch)
     assert made == [None]
     longer = Told(torch.ones(5), torch.ones(5), "square")
-    for _ in range(WARM_UP_STEPS + 2):
+    for _ in range(WARM_UP_CALLS + 2):
         replayed(longer)
     assert made == [None, 1]  # the second shares the memory of the first
 

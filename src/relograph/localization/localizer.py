@@ -8,7 +8,7 @@ solve      the matches for the pose that explains most of them, started from the
 judge      how sure that is; what is not sure enough is refused
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import degrees, inf, log1p, sqrt
@@ -32,13 +32,14 @@ from relograph.localization.map_features import PHOTOS_AT_ONCE
 from relograph.localization.map_view import MapView, StoredMap
 from relograph.localization.photos import AnyCamera, QueryImage, SeenPhoto, WorkingSize, read_query
 from relograph.localization.prior import Prior
+from relograph.localization.query_network import AlikeReferences, Found, QueryNetwork
 from relograph.localization.solver import MatchedPoints, SolverAnswer, solve_query_pose
 from relograph.localization.spread import choose_spread_references
-from relograph.models.answering import answering_precision
 from relograph.models.folding import fold_match_gnn
-from relograph.models.match_gnn import COARSE_STRIDE, LIKELY_FOCAL, Flow, ImageFeatures, MatchAnswers, Matches
+from relograph.models.match_gnn import COARSE_STRIDE, LIKELY_FOCAL, ImageFeatures, Matches
 from relograph.models.settling import Settled
 from relograph.models.shipped import Calibration, LoadedMatchGNN, Odds, load_match_gnn
+from relograph.replaying import Replayed
 from relograph.scenes.frame import FileSource
 
 Solver = Literal["auto", "regress", "geometric"]
@@ -196,14 +197,19 @@ class Localizer:
         self.network = network
         self.num_references = num_references
         self.solver: Solver = solver
-        self._model = fold_match_gnn(network.model)
+        model = fold_match_gnn(network.model)
         if runtime == "onnx":
             if exported is None:
                 raise ConfigError("The runtime onnx needs an exported network: make one with relograph export DIR.")
-            self._model = with_onnx(self._model, exported, weights_sha256=network.sha256)
+            model = with_onnx(model, exported, weights_sha256=network.sha256)
         self.device = next(network.model.parameters()).device
+        network_part = QueryNetwork(model, self.device)
+        self._encode_images: Callable[..., tuple[ImageFeatures, Tensor]] = network_part.encode
+        self._look: Callable[..., Found] = network_part.look
         if self.device.type == "cpu":
             keep_freed_memory()
+        elif runtime == "torch":
+            self._encode_images, self._look = Replayed(network_part.encode), Replayed(network_part.look)
 
     @property
     def map(self) -> MapView:
@@ -301,9 +307,9 @@ class Localizer:
         encoded: dict[int, _Encoded] = {}
         for rows in rows_by_size.values():
             start = perf_counter()
-            with torch.no_grad(), answering_precision(self.device):
-                features = self._model.encode(torch.stack([queries[row].pixels for row in rows]).to(self.device))
-                descriptors = self._model.descriptor(features.context).cpu()
+            images = torch.stack([queries[row].pixels for row in rows]).to(self.device)
+            features, descriptors = self._encode_images(images)
+            descriptors = descriptors.cpu()
             seconds = (perf_counter() - start) / len(rows)
             for i, row in enumerate(rows):
                 encoded[row] = _Encoded(queries[row], features[i : i + 1], descriptors[i], seconds)
@@ -325,54 +331,47 @@ class Localizer:
             compared = self._compare(view, encoded, rows, similarity)
         return replace(compared, prior=prior, scale=encoded.query.size.scale, seconds=seconds)
 
-    @torch.no_grad()
     def _compare(self, view: MapView, encoded: _Encoded, rows: list[int], similarity: Float[Tensor, "R"]) -> Compared:
         """Matches and poses of the query with references, which may be of several sizes."""
-        model, T_world_ref = self._model, view.T_world_cam[rows]
+        T_world_ref = view.T_world_cam[rows]
         size, query_camera = encoded.query.size, encoded.query.camera
         ref_cameras = [_ref_camera(view, row) for row in rows]
         lenses = _lenses([query_camera, *ref_cameras], self.device)
-        matches_by_size, flows, order = [], [], []
+        alike, order = [], []
         for size_hw, which, references in view.take(rows, self.device):
-            with answering_precision(self.device):
-                matches = model.matcher(encoded.features, references, len(which), keep_log_coarse=False)
-            query_lenses, ref_lenses = None, None
+            of_refs = None
             if lenses is not None:
-                of_refs = [1 + i for i in which]
-                query_lenses = Lenses(lenses.K[:1], lenses.distortion[:1])
-                ref_lenses = Lenses(lenses.K[None, of_refs], lenses.distortion[None, of_refs])
-            flows.append(model.flow(matches, size.size_hw, size_hw, query_lenses, ref_lenses))
-            matches_by_size.append(matches)
+                its = [1 + i for i in which]
+                of_refs = Lenses(lenses.K[None, its], lenses.distortion[None, its])
+            alike.append(AlikeReferences(size_hw, references, of_refs, len(which)))
             order += which
-        back = torch.tensor(order).argsort().to(self.device)
-        matches = Matches(
-            **{
-                name: torch.cat([getattr(some, name) for some in matches_by_size], dim=1)[:, back]
-                for name in ("xy", "confidence", "best", "mutual", "sigma_px", "seen")
-            }
-        )
         # Around the first reference: coordinates of a city in float32 would be off by centimetres.
         T_world_local = Pose(torch.eye(3, dtype=torch.float64), T_world_ref.t[0])
         T_local_ref = (T_world_local.inverse() @ T_world_ref).to(self.device, torch.float32)
-        everything = torch.ones(1, len(rows), dtype=torch.bool, device=self.device)
-        answers: MatchAnswers = model.regress(matches, Flow.of_references(flows, back), T_local_ref[None], everything)
-        settled = model.settle(answers, T_local_ref[None], everything)
-        T_local_edges = (T_local_ref[None] @ answers.T_ref_query)[0].to("cpu", torch.float64)
+        found = self._look(
+            encoded.features,
+            size.size_hw,
+            None if lenses is None else Lenses(lenses.K[:1], lenses.distortion[:1]),
+            alike,
+            torch.tensor(order).argsort().to(self.device),
+            T_local_ref[None],
+        )
+        T_local_edges = (T_local_ref[None] @ found.T_ref_query)[0].to("cpu", torch.float64)
         return Compared(
             rows=tuple(rows),
             names=tuple(view.names[row] for row in rows),
             similarity=similarity,
-            matches=matches,
+            matches=found.matches,
             T_world_ref=T_world_ref,
             query_hw=size.size_hw,
             query_camera=query_camera,
             ref_cameras=tuple(ref_cameras),
             T_world_edges=T_world_local @ T_local_edges,
-            log_sigma=answers.log_sigma[0].cpu(),
-            overlap=answers.overlap[0].cpu(),
-            T_regressed=T_world_local @ settled.T_world_query[0].to("cpu", torch.float64),
-            agreement=float(settled.agreement[0]),
-            focals=found_focals(settled)[0],
+            log_sigma=found.log_sigma[0].cpu(),
+            overlap=found.overlap[0].cpu(),
+            T_regressed=T_world_local @ found.settled.T_world_query[0].to("cpu", torch.float64),
+            agreement=float(found.settled.agreement[0]),
+            focals=found_focals(found.settled)[0],
         )
 
 

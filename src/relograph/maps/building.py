@@ -28,7 +28,7 @@ JPEG_QUALITIES = (85, 75, 65, 55, 45, 35, 25, 15)
 """Of the small photo that is kept; the first by which it is small enough is taken, or else the last."""
 MAX_JPEG_BYTES = 13_500
 """For it: fine features are computed from it, and the coarser it is, the less they say where something is."""
-MAX_LONE_JPEG_BYTES = 8_500
+MAX_LONE_JPEG_BYTES = 8_100
 """For it in a map that keeps no features, which is to be small: 10 KB a photo in all."""
 
 PHOTOS_PER_CORE = 4
