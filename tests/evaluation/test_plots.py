@@ -25,6 +25,7 @@ from relograph.evaluation.paper_numbers import paper_numbers
 from relograph.evaluation.plots import (
     cumulative_errors_figure,
     errors_by_distance_figure,
+    method_styles,
     rounds_figure,
     save_figure,
 )
@@ -269,3 +270,8 @@ assert settings() == before
 """
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.svg")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_no_two_of_many_methods_look_alike() -> None:
+    styles = method_styles([f"method {number}" for number in range(24)], "method 0")
+    assert len({(style["color"], style["linestyle"]) for style in styles.values()}) == 24

@@ -39,4 +39,4 @@ def test_what_an_evaluation_in_rooms_wrote_gets_onto_the_card(tmp_path: Path):
     assert found.report() in card
     kept = {path.name for path in (results / "matchgnn" / sha256[:12] / "validation-rooms").iterdir()}
     assert {"results.json", "report.md", "table.md", "references.json", "reliability.png"} <= kept
-    assert not kept & {"parts", "predictions", "queries.csv", "table.tex"}
+    assert not kept & {"parts", "predictions", "queries.csv", "table.tex", "failures.png"}

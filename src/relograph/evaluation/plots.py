@@ -242,7 +242,8 @@ def method_styles(names: Sequence[str], baseline: str | None) -> dict[str, dict[
     """How the line of each method looks, by its place in the order, so that it looks alike in every panel."""
     styles: dict[str, dict[str, Any]] = {}
     for place, name in enumerate(name for name in names if name != baseline):
-        color, line_style = _COLORS[place % len(_COLORS)], _LINE_STYLES[place % len(_LINE_STYLES)]
+        again, color_idx = divmod(place, len(_COLORS))  # a color that comes again has another line
+        color, line_style = _COLORS[color_idx], _LINE_STYLES[(color_idx + again) % len(_LINE_STYLES)]
         styles[name] = {"color": color, "linestyle": line_style, "linewidth": 1.9, "zorder": 3}
     if baseline is not None:
         styles[baseline] = {"color": INK, "linestyle": "-", "linewidth": 1.9, "zorder": 2}

@@ -20,8 +20,9 @@ PICTURES = {
     "false-accepts.png": "strangers that are accepted, against right answers that are",
 }
 """Drawn by an evaluation beside its results, with what they show."""
-KEPT = (".json", ".md", ".png")
-"""Files of an evaluation that stay in the repository."""
+KEPT = (".json", ".md")
+"""Files of an evaluation that stay in the repository, beside those pictures. What shows photos does not: they belong to
+whoever took them."""
 
 Document = Mapping[str, Any]
 """A file of results: its metadata and its rows."""
@@ -70,7 +71,7 @@ class EvaluationResults:
     def keep_in(self, folder: Path) -> None:
         """Copy what stays in the repository to a folder there."""
         for path in sorted(self.folder.iterdir()):
-            if path.suffix in KEPT:
+            if path.suffix in KEPT or path.name in PICTURES:
                 write_whole(folder / path.name, path.read_bytes())
 
     def _text(self, name: str) -> str:
