@@ -313,7 +313,8 @@ def test_a_place_that_may_be_far_off_counts_less():
     assert weight_by_x[12.5] == pytest.approx(0.125)
 
 
-def test_the_best_matches_of_each_reference_are_kept():
+def test_the_best_matches_of_each_reference_are_kept(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(localizer_module, "MATCHES_PER_REFERENCE", 300)
     confidence = torch.linspace(0.2, 0.9, 432).expand(1, 2, -1).clone()
     points = select_matches(some_matches(confidence=confidence), (HEIGHT, WIDTH))
     assert np.bincount(points.ref_idx).tolist() == [300, 300]

@@ -50,7 +50,7 @@ CANDIDATES_PER_REFERENCE = 5
 """Photos that look like the query, for each that is chosen among them for spread."""
 MIN_CONFIDENCE = 0.1
 """Of a match that the solver gets to see."""
-MATCHES_PER_REFERENCE = 300
+MATCHES_PER_REFERENCE = 1000
 SHARPEST_PX = 1.0
 """Places are not weighed as more precise than this: fine features are two pixels apart."""
 QUERY_GROUP, MAP_GROUP = -2, -1
@@ -502,7 +502,7 @@ def _judge(compared: Compared, solver: Solver, calibration: Calibration) -> Judg
 
 
 def select_matches(matches: Matches, query_hw: tuple[int, int]) -> MatchedPoints:
-    """Matches for the solver: mutual, confident, and of each reference the few hundred that count most.
+    """Matches for the solver: mutual, confident, and of each reference those that count most.
 
     A match counts by its confidence and by the inverse square of how far it may be off within its cell.
     """

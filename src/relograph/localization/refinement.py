@@ -25,7 +25,7 @@ ROUGH_WIDTHS = (8.0, 2.0)
 """Of Cauchy's kernel, in inlier limits."""
 TUKEY_WIDTH = 4.685
 """In standard deviations: 95 % efficiency on Gaussian errors."""
-NEARNESS = 3.0
+NEARNESS = 2.0
 """Times nearer than the median that a point may be before it loses weight."""
 MAD_TO_SIGMA = 1.4826
 
