@@ -290,6 +290,24 @@ def test_lost_and_changed_rows_are_found(address: str, damage: str):
     assert not some.verify().is_whole
 
 
+# Room
+
+
+def test_compacting_gives_the_servers_room_back_unless_somebody_reads(address: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(postgres_store, "ROOM_WAIT", "100ms")
+    made = made_map(address, 40)
+    made.remove([f"walk/{i:04d}.png" for i in range(30)])
+    before, size = contents(made), sum(made.store.num_bytes().values())
+    with psycopg.connect(address, options="-c search_path=relograph,public") as reader:
+        reader.execute("SELECT count(*) FROM photos")
+        made.compact()  # is done all the same
+    assert sum(made.store.num_bytes().values()) > size / 2
+    made.compact()
+    assert sum(made.store.num_bytes().values()) < size / 2
+    assert contents(made) == before
+    assert made.verify().is_whole
+
+
 # Versions
 
 

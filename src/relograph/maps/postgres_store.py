@@ -69,6 +69,8 @@ import psycopg
 from psycopg import errors
 
 SCHEMA = "relograph"
+ROOM_WAIT = "2s"
+"""How long to wait for readers with a table that is to be written anew, smaller: others wait behind."""
 LOCK = 0x52474D50
 """The advisory lock of writers. Its number is free within the map's own database."""
 VECTOR_EXTENSION = "vector"
@@ -205,7 +207,14 @@ class PostgresStore(TableReader):
         return _Finder(_Reader(self), snapshot.frames)
 
     def tend(self, progress: Progress = SILENT, *, anew: bool = False) -> None:
-        """The server keeps its own graph in step."""
+        """The server keeps its own graph in step; room is given back unless readers are in the way."""
+        if not anew:
+            return
+        with suppress(DatasetError), self.clear_errors(), self._connect() as connection:
+            connection.autocommit = True  # as no transaction may do it
+            connection.execute("SELECT set_config('lock_timeout', %s, false)", [ROOM_WAIT])
+            for table in ("photos", "shards", "frames", "cameras"):
+                connection.execute(f"VACUUM (FULL) {SCHEMA}.{table}")
 
     def num_bytes(self) -> dict[str, int]:
         with self._reading() as db:
