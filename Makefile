@@ -12,7 +12,7 @@ PYTHON := $(VENV)/bin/python
 PIP_INSTALL := $(PYTHON) -m pip install --quiet --disable-pip-version-check
 PEERS_VENV := .venv-peers
 
-.PHONY: help demo test crash-test wheel peers format clean
+.PHONY: help demo test crash-test bench wheel peers format clean
 
 help: ## Say what can be made.
 	@awk -F ':[^#]*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -31,6 +31,13 @@ test: $(VENV)/.installed-dev ## Run every check that CI runs: format, lint, type
 crash-test: $(VENV)/.installed-dev ## Kill a process that changes a map 200 times, and check the map each time; in PostgreSQL 100 times.
 	@$(PYTHON) tests/maps/crashing.py --kills 200
 	$(PYTHON) tests/maps/crashing.py --kills 100 --postgresql
+
+# What was measured already is kept in $(PARTS) and goes on where it was.
+PARTS := results/parts
+bench: $(VENV)/.installed-dev ## Measure maps on this machine, up to a million images, into results/ (an hour or two; 15 GB of disk).
+	@$(VENV)/bin/relograph bench map --output results/map_cpu.json
+	$(VENV)/bin/relograph bench growth --output results/map_growth.json --plot docs/pictures/map-growth.png
+	$(VENV)/bin/relograph bench retrieval --parts $(PARTS)/retrieval --output results/retrieval.json --plot docs/pictures/retrieval-growth.png
 
 wheel: $(VENV)/.installed-dev ## Build the wheel and the source archive into dist/, and say how large they are.
 	@rm -rf dist

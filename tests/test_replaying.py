@@ -25,7 +25,7 @@ def work(numbers: Tensor, times: int) -> Sum:
     return Sum(times * numbers.sum(), times)
 
 
-def played_again(work: Callable[[], Sum], pool: Any) -> tuple[Callable[[], None], Sum, Any]:
+def played_again(work: Callable[[], Sum], device: torch.device, pool: Any) -> tuple[Callable[[], None], Sum, Any]:
     """A recording without a GPU: it reads its arguments, and what it gives lies, always in the same place."""
     place = with_tensors(work(), torch.zeros_like)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 Result = TypeVar("Result")
-Record = Callable[[Callable[[], Any], Any], tuple[Callable[[], None], Any, Any]]
+Record = Callable[[Callable[[], Any], torch.device, Any], tuple[Callable[[], None], Any, Any]]
 
 WARM_UP_CALLS = 3
 """Of each kind before it is recorded: what is chosen, compiled or allocated once must be so before."""
@@ -22,11 +22,21 @@ MOST_RECORDINGS = 32
 """That are kept, each with memory of its own for its arguments; the one that was not asked for the longest goes."""
 
 
-def record_on_gpu(work: Callable[[], Result], pool: Any) -> tuple[Callable[[], None], Result, Any]:
+_ONE_RECORDING = Lock()
+"""A process can make one at a time."""
+
+
+def record_on_gpu(
+    work: Callable[[], Result], device: torch.device, pool: Any
+) -> tuple[Callable[[], None], Result, Any]:
     """What replays some work, where its results then lie, and the memory that it shares with other recordings."""
     graph = torch.cuda.CUDAGraph()
     # Other threads may ask the GPU for something meanwhile.
-    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+    with (
+        _ONE_RECORDING,
+        torch.cuda.device(device),
+        torch.cuda.graph(graph, pool=pool, stream=torch.cuda.Stream(device), capture_error_mode="thread_local"),
+    ):
         result = work()
     return graph.replay, result, graph.pool()
 
@@ -66,7 +76,7 @@ class Replayed(Generic[Result]):
         kept = with_tensors(arguments, torch.clone)
         described(kept, inputs)
         self.before_recording()
-        replay, result, self._pool = self._record(lambda: self.plain(*kept), self._pool)
+        replay, result, self._pool = self._record(lambda: self.plain(*kept), inputs[0].device, self._pool)
         return inputs, replay, result
 
 

@@ -8,7 +8,7 @@ import pytest
 from numpy.testing import assert_allclose
 from small_networks import CAMERA, noise_photo, posed_photos, small_network
 
-from relograph.errors import CheckpointError, ConfigError
+from relograph.errors import CheckpointError, ConfigError, DatasetError
 from relograph.geometry import Pose
 from relograph.localization import localizer as localizer_module
 from relograph.localization.localizer import Localizer
@@ -17,6 +17,7 @@ from relograph.localization.map_view import MapView, StoredMap
 from relograph.localization.photos import PhotoInMemory
 from relograph.localization.prior import Prior
 from relograph.maps import Map
+from relograph.maps.joining import join_maps
 from relograph.maps.shards import Shard
 from relograph.models import shipped
 from relograph.models.shipped import LoadedMatchGNN, load_match_gnn, save_match_gnn
@@ -49,6 +50,20 @@ def test_a_map_and_features_in_memory_are_what_a_localizer_needs(on_disk: Map, n
     assert similarity[0] == pytest.approx(similarity[1], abs=1e-3)
     # Half precision of descriptors and of features differs; photos in memory are not compressed either.
     assert_allclose(by_map.T_regressed.t, by_features.T_regressed.t, atol=0.05)
+
+
+def test_a_map_that_was_opened_without_a_network_answers_with_the_localizers(on_disk: Map, network: LoadedMatchGNN):
+    opened = Map.open(on_disk.store.folder)  # keeps the coarse features only
+    answer = Localizer(opened, network, solver="regress").localize(noise_photo(3), camera=CAMERA)
+    assert answer.references[0].name == "photo-3.png"
+    with pytest.raises(CheckpointError, match="expected"):
+        Localizer(opened, small_network(sha256="b" * 64))
+
+
+def test_maps_that_were_opened_without_a_network_are_joined_by_the_given_one(on_disk: Map, network: LoadedMatchGNN):
+    here, there = Map.open(on_disk.store.folder), Map.open(on_disk.store.folder)
+    with pytest.raises(DatasetError, match="of 6 are localized there and that they agree on no motion"):
+        join_maps(here, there, network)  # which is untrained
 
 
 def test_only_the_references_are_read_from_the_disk(on_disk: Map, monkeypatch: pytest.MonkeyPatch):

@@ -8,8 +8,9 @@ from numpy.testing import assert_allclose
 from small_networks import posed_photos, small_network
 
 from relograph.evaluation import batched
-from relograph.localization import Localizer, MapFeatures, map_features, query_network
+from relograph.localization import Localizer, MapFeatures, map_features
 from relograph.localization.localizer import Compared
+from relograph.models import query_network
 from relograph.models.answering import answering_precision
 from relograph.models.match_gnn import MatchGNN
 from relograph.models.shipped import LoadedMatchGNN

@@ -30,11 +30,14 @@ from relograph.geometry import Pose
 from relograph.maps import Map, Similarity
 from relograph.maps.places import PostgresAddress, parse_place
 from relograph.maps.postgres_store import PostgresStore
+from relograph.maps.records import frame_poses
+from relograph.maps.thinning import choose_spread_out
 from relograph.retrieval import ExactIndex
 
 State = dict[str, float]
 """Where photos stand along x, by name."""
 
+KINDS = ("add", "remove", "merge", "compact", "thin", "copy")
 PHOTOS_PER_SHARD = 4
 LONGEST_WAIT_S = {"folder": 0.25, "postgresql": 1.0}
 """Until a kill: several changes."""
@@ -76,6 +79,8 @@ def main(num_kills: int, seed: int, server: Server | None = None) -> str:
             told = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
             assert not any("failed" in line for line in told), told[-1]
             num_garbage += check(place, told, cut_off)
+    if num_kills >= 100:
+        assert all(cut_off[kind] for kind in KINDS), f"some change was never cut off: {cut_off}"
     kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(cut_off.items()))
     return f"{num_kills} kills: {kinds}; {num_garbage} left garbage. Every map was whole, no committed photo was lost."
 
@@ -107,7 +112,7 @@ def change_forever(place: str, other: Map, log: Path, rng: random.Random) -> Non
     count = 1000 * rng.randrange(1, 10**6)
     while True:
         count += 20
-        kind = rng.choice(["add", "add", "remove", "merge", "compact", "copy"])
+        kind = rng.choice(("add", *KINDS))
         after = dict(state)
         if kind == "add":
             new = photos(rng.randrange(1, 10), first=count)
@@ -127,6 +132,11 @@ def change_forever(place: str, other: Map, log: Path, rng: random.Random) -> Non
             some.compact()
         elif len(state) <= 1:
             continue
+        elif kind == "thin":
+            kept = choose_spread_out(frame_poses(some.frames), len(state) // 2)
+            after = {some.frames[row].name: state[some.frames[row].name] for row in kept}
+            tell(begin=kind, before=state, after=after)
+            some.compact(len(kept))
         else:
             gone = rng.sample(sorted(state), len(state) // 2)
             after = {name: x for name, x in state.items() if name not in gone}

@@ -12,7 +12,7 @@ from relograph.errors import CheckpointError, ConfigError, DatasetError, Geometr
 from relograph.geometry import Pose
 from relograph.localization import Answer, MapFeatures
 from relograph.maps import Map, Similarity, thinning_cost
-from relograph.maps.records import frame_poses
+from relograph.maps.records import Georeference, frame_poses
 
 pytestmark = pytest.mark.usefixtures("generated")
 
@@ -123,6 +123,19 @@ def test_moving_there_and_back_is_no_move(tmp_path: Path):
     assert made.verify().is_whole
     made.move(T_HERE_THERE.inverse())
     assert_allclose(frame_poses(made.frames).matrix(), before.matrix(), atol=1e-12)
+
+
+def test_a_map_that_is_moved_stays_where_it_is_on_earth(tmp_path: Path):
+    made = made_map(tmp_path / "m", 5)
+    T_enu_world = Similarity(Pose.from_axis_angle([0.0, 0.0, 0.7], [3.0, 4.0, 5.0]), 1.7)
+    made.set_georeference(
+        Georeference(latitude_deg=47.4, longitude_deg=8.5, altitude_m=400.0, T_enu_world=T_enu_world, residual_m=())
+    )
+    before = T_enu_world.apply(frame_poses(made.frames).t)
+    made.move(T_HERE_THERE)
+    after = made.settings.georeference
+    assert after is not None
+    assert_allclose(after.T_enu_world.apply(frame_poses(made.frames).t), before, atol=1e-9)
 
 
 def test_a_similarity_is_its_matrix():

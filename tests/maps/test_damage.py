@@ -6,7 +6,9 @@ import sqlite3
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -105,6 +107,18 @@ def test_a_lost_row_is_found(tmp_path: Path, statement: str):
     db.execute(statement)
     db.close()
     assert not made.verify().is_whole
+
+
+def test_damaged_settings_name_all_photos_and_hide_no_other_damage(tmp_path: Path):
+    made = made_map(tmp_path / "m", 8)
+    lost = f"shards/{made.frames[0].shard}.safetensors"
+    (tmp_path / "m" / lost).unlink()
+    db = sqlite3.connect(tmp_path / "m" / "map.sqlite", isolation_level=None)
+    db.execute("UPDATE settings SET value = replace(value, 'float16', 'int8')")
+    db.close()
+    report = made.verify()
+    assert report.num_frames == 8
+    assert {damage.file: len(damage.frames) for damage in report.damages} == {"map.sqlite": 8, lost: 4}
 
 
 def test_lost_shards_name_their_photos_and_garbage_is_listed_and_swept(tmp_path: Path):
@@ -258,6 +272,26 @@ def test_a_change_that_fails_halfway_is_undone(tmp_path: Path):
         fail_halfway()
     assert contents(made) == before
     assert not made.verify().garbage
+
+
+def test_an_interrupt_after_the_commit_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As when somebody presses Ctrl-C while the disk writes: Python hears of it when all is done."""
+    made = made_map(tmp_path / "m", 8)
+
+    class Interrupted(sqlite3.Connection):
+        def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+            done = super().execute(sql, *values)
+            if sql == "COMMIT":
+                raise KeyboardInterrupt
+            return done
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Interrupted))
+        with pytest.raises(KeyboardInterrupt):
+            made.add(photos(4, first=8))
+    after = Map.open(tmp_path / "m")
+    assert len(after) == 12
+    assert after.verify().is_whole
 
 
 # Versions

@@ -41,7 +41,9 @@ class Line(Objective):
         return error.square().mean() if told.kind == "square" else error.abs().mean()
 
 
-def played_again(work: Callable[[], Stepped], pool: Any) -> tuple[Callable[[], None], Stepped, Any]:
+def played_again(
+    work: Callable[[], Stepped], device: torch.device, pool: Any
+) -> tuple[Callable[[], None], Stepped, Any]:
     """A recording without a GPU: what it gives lies always in the same place, and nothing happens while it is made."""
     places = Stepped(torch.zeros(()), torch.zeros(()), {"error": torch.zeros(())})
 
@@ -93,9 +95,9 @@ def test_replayed_steps_are_those_of_python() -> None:
 def test_a_step_is_recorded_when_its_kind_has_come_some_times() -> None:
     made = []
 
-    def record(work: Callable[[], Stepped], pool: Any) -> tuple[Callable[[], None], Stepped, Any]:
+    def record(work: Callable[[], Stepped], device: torch.device, pool: Any) -> tuple[Callable[[], None], Stepped, Any]:
         made.append(pool)
-        return played_again(work, pool)
+        return played_again(work, device, pool)
 
     step = step_of("cpu", replay=False)
     assert isinstance(step, Step)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 import relograph
+from relograph.environment import installed_version
 from relograph.evaluation.answers_file import AnswersByKind, read_answers_file, write_answers_file
 from relograph.evaluation.asking import Question, ask
 from relograph.evaluation.batched import BatchedNetwork
@@ -33,7 +34,7 @@ OWN, INT8 = "own map", "own map in int8"
 UNSEEN, OTHERS = "views of the home that its map does not show", "queries of other homes"
 LEFT_OUT = ("textures", "num_workers", "cache")
 """Options that say where things lie and who works, and change no answer."""
-CODE_OF_ANSWERS = ("geometry", "graphs", "localization", "models", "retrieval")
+CODE_OF_ANSWERS = ("evaluation", "geometry", "graphs", "localization", "models", "retrieval", "scenes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,4 +325,6 @@ def _what_answers_depend_on(
         "options": {name: value for name, value in asdict(options).items() if name not in LEFT_OUT},
         "config": asdict(config),
         "code": [source_sha256(package / folder) for folder in CODE_OF_ANSWERS],
+        "versions": [installed_version(name) for name in ("torch", "poselib", "numpy")],
+        "device": next(network.model.parameters()).device.type,
     }

@@ -163,6 +163,8 @@ def _validated_differently(new: Mapping[str, Any], old: Mapping[str, Any]) -> li
         differences.append("validation_batches")
     if new["textures"] != old["textures"]:
         differences.append("textures")
+    if ("settled_m" in new["validation"]) != ("settled_m" in old["validation"]):
+        differences.append("the last layer, which one of them was validated without")
     return differences
 
 

@@ -32,11 +32,11 @@ from relograph.localization.map_features import PHOTOS_AT_ONCE
 from relograph.localization.map_view import MapView, StoredMap
 from relograph.localization.photos import AnyCamera, QueryImage, SeenPhoto, WorkingSize, read_query
 from relograph.localization.prior import Prior
-from relograph.localization.query_network import AlikeReferences, Found, QueryNetwork
 from relograph.localization.solver import MatchedPoints, SolverAnswer, solve_query_pose
 from relograph.localization.spread import choose_spread_references
 from relograph.models.folding import fold_match_gnn
 from relograph.models.match_gnn import COARSE_STRIDE, LIKELY_FOCAL, ImageFeatures, Matches
+from relograph.models.query_network import AlikeReferences, Found, QueryNetwork
 from relograph.models.settling import Settled
 from relograph.models.shipped import Calibration, LoadedMatchGNN, Odds, load_match_gnn
 from relograph.replaying import Replayed
@@ -192,6 +192,8 @@ class Localizer:
             raise ConfigError(f"The runtime is torch or onnx, got {runtime!r}.")
         if network is None:
             network = load_match_gnn() if isinstance(map, MapView) else map.network
+        elif not isinstance(map, MapView):
+            map.answer_with(network)
         self._map = map
         self.map.require(network)
         self.network = network
@@ -208,7 +210,7 @@ class Localizer:
         self._look: Callable[..., Found] = network_part.look
         if self.device.type == "cpu":
             keep_freed_memory()
-        elif runtime == "torch":
+        elif self.device.type == "cuda" and runtime == "torch":
             self._encode_images, self._look = Replayed(network_part.encode), Replayed(network_part.look)
 
     @property

@@ -65,3 +65,7 @@ class StoredMap(Protocol):
     def network(self) -> LoadedMatchGNN:
         """That made the features."""
         ...
+
+    def answer_with(self, network: LoadedMatchGNN) -> None:
+        """Take that network, whose features they have to be, to compute again what is not kept of them."""
+        ...

@@ -27,6 +27,7 @@ from relograph.maps.shards import DESCRIPTOR, JPEG, JPEG_END, PHOTOS_PER_SHARD, 
 from relograph.models.match_gnn import MatchGNN
 from relograph.models.shipped import LoadedMatchGNN, load_match_gnn, weights_are_shipped
 from relograph.progress import SILENT, Progress
+from relograph.replaying import WARM_UP_CALLS
 from relograph.rooms.room_maps import RoomMapConfig, room_maps
 from relograph.rooms.textures import TextureAtlas
 from relograph.scenes.frame import FileSource, Frame
@@ -35,7 +36,8 @@ PHOTO_HW = (480, 640)
 PHOTO_QUALITY = 92
 """Of the JPEGs that maps are built of, as cameras write them."""
 VIEWS_PER_HOME = 32
-WARM_UP_QUERIES = 2
+WARM_UP_QUERIES = WARM_UP_CALLS + 1
+"""Until a GPU has recorded what it replays from then on."""
 VARIANTS: tuple[tuple[Precision, tuple[Level, ...]], ...] = (
     ("float16", LEVELS[:2]),
     ("int8", LEVELS[:2]),

@@ -156,10 +156,15 @@ class Map:
     def network(self) -> LoadedMatchGNN:
         """That made the features: the one that the map was opened with, or else the package's."""
         if self._network is None:
-            network = load_match_gnn()
-            require_network(self.settings, network)
-            self._network, self._features = network, None  # which may have to be computed again by it
+            self.answer_with(load_match_gnn())
+        assert self._network is not None
         return self._network
+
+    def answer_with(self, network: LoadedMatchGNN) -> None:
+        """Let the network that made the features compute again what the map does not keep of them."""
+        require_network(self.settings, network)
+        if network is not self._network:
+            self._network, self._features = network, None
 
     def shards(self, frames: Iterable[MapFrame]) -> dict[str, AnyShard]:
         """The shards of those frames by their SHA-256."""
@@ -358,6 +363,9 @@ class Map:
         with self.store.change("move", _about(()) | {"T_new_world": T_new_world.to_dict()}) as change:
             self._require_unchanged()
             change.update(moved(self.frames, T_new_world))
+            settings = self.store.settings()
+            if settings.georeference is not None:
+                change.set_settings(replace(settings, georeference=settings.georeference.in_world(T_new_world)))
         self.refresh()
 
     def set_georeference(self, georeference: Georeference) -> None:

@@ -243,10 +243,10 @@ class PostgresStore(TableReader):
         frames: list[MapFrame] = []
         with self._reading() as db:
             try:
-                frames, found = check_rows(db, _TABLES)
-                damages += found
+                damages += check_rows(db, _TABLES, frames)
             except (ValueError, TypeError) as error:
-                damages.append(Damage(_TABLES, f"it cannot be read: {error}", tuple(frame.name for frame in frames)))
+                everyone = tuple(str(frame.name) for frame in frames)
+                damages.append(Damage(_TABLES, f"it cannot be read: {error}", everyone))
             with progress.task("verifying photos", total=len(frames)) as advance:
                 for (sha256, size_hw), its_frames in frames_by_shard(frames).items():
                     damages += _verify_shard(db, sha256, size_hw, its_frames)

@@ -175,6 +175,10 @@ class Georeference:
     residual_m: tuple[float, ...]
     """Of the points that it was found with."""
 
+    def in_world(self, T_new_world: Similarity) -> "Georeference":
+        """The same place for a map that was put into another world frame."""
+        return replace(self, T_enu_world=self.T_enu_world @ T_new_world.inverse())
+
     def to_dict(self) -> dict[str, object]:
         return {
             "latitude_deg": self.latitude_deg,

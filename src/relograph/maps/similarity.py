@@ -65,6 +65,10 @@ class Similarity:
     def apply(self, points: Tensor | Nested) -> Float[Tensor, "*B 3"]:
         return self.T.apply(self.scale * as_float_tensor(points).double())
 
+    def __matmul__(self, other: "Similarity") -> "Similarity":
+        """First the other, then this one."""
+        return Similarity(Pose(self.T.R @ other.T.R, self.apply(other.T.t)), self.scale * other.scale)
+
     def move(self, T_world_cam: Pose) -> Pose:
         """Cameras in the new world: their axes turn, their centres move and spread."""
         return Pose(self.T.R @ T_world_cam.R, self.apply(T_world_cam.t))

@@ -215,7 +215,8 @@ class SqliteStore(TableReader):
                 flush_folder(self.folder / SHARDS)  # their names are on the disk before the rows that lead to them
             db.execute("COMMIT")
         except BaseException:
-            change.undo_shards()
+            if db.in_transaction:  # an interrupt may come when all is done already
+                change.undo_shards()
             raise
 
     def _sweep(self, db: sqlite3.Connection) -> None:
@@ -253,16 +254,15 @@ class SqliteStore(TableReader):
     def _verify(self, db: sqlite3.Connection, progress: Progress) -> VerifyReport:
         damages: list[Damage] = []
         frames: list[MapFrame] = []
+        wrong: list[str] = []
         try:
-            for (line,) in db.execute("PRAGMA integrity_check(10)"):
-                if line != "ok":
-                    damages.append(Damage(DATABASE, f"SQLite's own check: {line}", ()))
-            for table, *_ in db.execute("PRAGMA foreign_key_check"):
-                damages.append(Damage(DATABASE, f"a row of {table} leads nowhere", ()))
-            frames, found = check_rows(db, DATABASE)
-            damages += found
+            damages += check_rows(db, DATABASE, frames)
+            wrong += [f"a row of {table} leads nowhere" for table, *_ in db.execute("PRAGMA foreign_key_check")]
+            lines = [line for (line,) in db.execute("PRAGMA integrity_check(10)")]
+            wrong += [f"SQLite's own check: {line}" for line in lines if line != "ok"]
         except (sqlite3.DatabaseError, ValueError, TypeError) as error:
-            damages.append(Damage(DATABASE, f"it cannot be read: {error}", tuple(frame.name for frame in frames)))
+            wrong.append(f"it cannot be read: {error}")
+        damages += [Damage(DATABASE, what, tuple(str(frame.name) for frame in frames)) for what in wrong]
         by_shard = frames_by_shard(frames)
         with progress.task("verifying photos", total=len(frames)) as advance:
             for (sha256, size_hw), its_frames in by_shard.items():

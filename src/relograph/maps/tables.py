@@ -169,28 +169,35 @@ def _select_named(db: Database, names: Sequence[str]) -> Iterator[Row]:
         yield from db.execute(f"{_SELECT_FRAMES} WHERE frames.name IN ({', '.join('?' * len(some))})", some)
 
 
-def check_rows(db: Database, where: str) -> tuple[list[MapFrame], list[Damage]]:
-    """All frames, and what is wrong with rows of the tables, which are in the map's part `where`."""
-    damages, frames, frames_xor = [], [], _NOTHING
+def check_rows(db: Database, where: str, frames: list[MapFrame]) -> Iterator[Damage]:
+    """What is wrong with rows of the tables, the map's part `where`; the frames in them are put into the list."""
+    frames_xor, is_whole = _NOTHING, True
     for row in db.execute(f"{_SELECT_FRAMES} ORDER BY frames.id"):
         frame = _frame(row)
-        if _frame_sha256(frame) != row[-1]:
-            damages.append(Damage(where, f"the row of {frame.name!r} is not as it was written", (str(frame.name),)))
         frames.append(frame)
         frames_xor = xor(frames_xor, _frame_sha256(frame))
+        if _frame_sha256(frame) != row[-1]:
+            is_whole = False
+            yield Damage(where, f"the row of {frame.name!r} is not as it was written", (str(frame.name),))
+    everyone = tuple(str(frame.name) for frame in frames)
     for number, (*told, xor_then, sha256) in enumerate(
         db.execute("SELECT id, kind, at_utc, about, num_frames, frames_xor, sha256 FROM changes ORDER BY id"), start=1
     ):
         if told[0] != number:
-            damages.append(Damage(where, f"expected change {number}, found change {told[0]}: some rows are lost", ()))
+            is_whole = False
+            yield Damage(where, f"expected change {number}, found change {told[0]}: some rows are lost", everyone)
             break
         if digest(*told, bytes(xor_then).hex()) != sha256:
-            damages.append(Damage(where, f"the row of change {told[0]} is not as it was written", ()))
+            is_whole = False
+            yield Damage(where, f"the row of change {told[0]} is not as it was written", ())
     _, num_frames, expected_xor = last_change(db)
-    if not damages and (len(frames), frames_xor) != (num_frames, expected_xor):
-        damages.append(Damage(where, f"expected {num_frames:,} photos, found {len(frames):,}: some rows are lost", ()))
-    read_settings(db)  # raises where they are damaged
-    return frames, damages
+    if is_whole and (len(frames), frames_xor) != (num_frames, expected_xor):
+        lost = f"expected {num_frames:,} photos, found {len(frames):,}: some rows are lost"
+        yield Damage(where, lost, everyone)
+    try:
+        read_settings(db)
+    except (DamagedRowError, DatasetError, ValueError, TypeError, KeyError) as error:  # they say how all are read
+        yield Damage(where, str(error), everyone)
 
 
 # Changing

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -15,12 +16,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from relograph.freed_memory import keep_freed_memory
 from relograph.geometry import Pose
 from relograph.models.folding import fold_match_gnn
-from relograph.models.match_gnn import ImageFeatures, MatchAnswers, Matches, MatchGNN
+from relograph.models.match_gnn import ImageFeatures, MatchGNN
+from relograph.models.query_network import AlikeReferences, Found, QueryNetwork
 from relograph.progress import SILENT, Progress
+from relograph.replaying import WARM_UP_CALLS, Replayed
 from relograph.rooms import StreamBatch
 from relograph.rooms.textures import TextureAtlas, make_atlas
 from relograph.training.benchmark import (
-    captured,
     each_seconds,
     measured_bf16_teraflops,
     synchronize,
@@ -31,10 +33,12 @@ from relograph.training.matching import MatchObjective, Shown
 from relograph.training.stepping import ReplayedStep
 
 Result = TypeVar("Result")
+Encode, Look = Callable[..., tuple[ImageFeatures, Tensor]], Callable[..., Found]
 
 NUM_REFERENCES = 7
 TRAINING_RUNTIMES = ("eager", "CUDA graph", "compiled, CUDA graph")
-QUERY_RUNTIMES = ("eager", "CUDA graph", "compiled", "compiled, CUDA graph")
+REPLAYED = "replayed"
+"""As CUDA graphs, by a localizer on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ class MatchTrainingSpeed:
 
 @dataclass(frozen=True)
 class MatchQuerySpeed:
-    """One query among 7 references whose features are kept: encode, match, regress, settle."""
+    """What the network does for one query among 7 references whose features are kept."""
 
     part: str
     image_height: int
@@ -239,77 +243,57 @@ def host_waits(step: Callable[[], object]) -> int:
 
 
 def match_query_speeds(config: MatchTrainConfig, *, device: torch.device, repeats: int) -> Iterator[MatchQuerySpeed]:
-    """Milliseconds of the parts of a query, and of all of it for each way of running it on this device."""
+    """Milliseconds of what the network does for a query as a localizer has it done, in two parts and as a whole."""
     image_hw = (config.stream.image_height, config.stream.image_width)
-    model = fold_match_gnn(MatchGNN(config.model).eval().to(device))
+    network = QueryNetwork(fold_match_gnn(MatchGNN(config.model).eval().to(device)), device)
     image = torch.randint(0, 256, (1, *image_hw, 3), dtype=torch.uint8, device=device)
     others = torch.randint(0, 256, (NUM_REFERENCES, *image_hw, 3), dtype=torch.uint8, device=device)
-    pose = Pose.from_axis_angle(torch.randn(1, NUM_REFERENCES, 3), torch.randn(1, NUM_REFERENCES, 3)).to(
+    T_world_ref = Pose.from_axis_angle(torch.randn(1, NUM_REFERENCES, 3), torch.randn(1, NUM_REFERENCES, 3)).to(
         dtype=torch.float32, device=device
     )
-    there = torch.ones(1, NUM_REFERENCES, dtype=torch.bool, device=device)
-    half = torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda", cache_enabled=False)
-    with torch.no_grad(), half:
-        references: ImageFeatures = model.encode(others)
     if device.type == "cpu":  # as whoever answers there does
         keep_freed_memory()
-        references = replace(references, fine=references.fine.half())
+    kept, _ = network.encode(others)
+    as_a_map_gives_them = ImageFeatures(kept.context.float(), kept.coarse.float(), kept.fine.half())
+    references = [AlikeReferences(image_hw, as_a_map_gives_them, None, NUM_REFERENCES)]
+    order = torch.arange(NUM_REFERENCES, device=device)
+    parts_by_runtime: dict[str, tuple[Encode, Look]] = {"eager": (network.encode, network.look)}
+    if device.type == "cuda":
+        parts_by_runtime[REPLAYED] = (Replayed(network.encode), Replayed(network.look))
+    features, _ = network.encode(image)
+    wanted = None
+    for runtime, (encode, look) in parts_by_runtime.items():
+        compare = partial(_settled, look, image_hw, references, order, T_world_ref)
+        start = time.perf_counter()
+        for _ in range(WARM_UP_CALLS + 1):  # the last of which is replayed
+            answer = compare(encode(image)[0])
+        synchronize(device)
+        prepare_s = time.perf_counter() - start
+        wanted = answer if wanted is None else wanted
+        difference = float((answer - wanted).abs().max())
+        for part, work in (
+            ("encode, describe", partial(encode, image)),
+            ("match, regress, settle", partial(compare, features)),
+            ("whole query", partial(_whole, encode, compare, image)),
+        ):
+            times = each_seconds(work, device, repeats=repeats)
+            yield _query_speed(part, image_hw, runtime, times, prepare_s, difference)
 
-    def encode() -> ImageFeatures:
-        with torch.no_grad(), half:
-            return model.encode(image)
 
-    def match(features: ImageFeatures) -> Matches:
-        with torch.no_grad(), half:
-            matches: Matches = model.matcher(features, references, NUM_REFERENCES, keep_log_coarse=False)
-            return matches
+def _settled(
+    look: Look,
+    image_hw: tuple[int, int],
+    references: Sequence[AlikeReferences],
+    order: Tensor,
+    T_world_ref: Pose,
+    features: ImageFeatures,
+) -> Tensor:
+    answer = look(features, image_hw, None, references, order, T_world_ref).settled.T_world_query
+    return torch.cat([answer.t, answer.R.flatten(1)], dim=1)
 
-    def regress(matches: Matches) -> MatchAnswers:
-        with torch.no_grad(), half:
-            answers: MatchAnswers = model.regress(
-                matches, model.flow(matches, image_hw, image_hw, None, None), pose, there
-            )
-            return answers
 
-    @torch.no_grad()
-    def settle(answers: MatchAnswers) -> Tensor:
-        answer = model.settle(answers, pose, there).T_world_query
-        return torch.cat([answer.t, answer.R.flatten(1)], dim=1)
-
-    def query() -> Tensor:
-        return settle(regress(match(encode())))
-
-    def compiled() -> Callable[[], Tensor]:
-        torch.compiler.reset()
-        # The default kernels: to try all that there are takes minutes.
-        return torch.compile(query, dynamic=False)
-
-    ways: dict[str, Callable[[], Callable[[], Tensor]]] = {
-        "eager": lambda: query,
-        "CUDA graph": lambda: captured(query),
-        "compiled": compiled,
-        "compiled, CUDA graph": lambda: captured(compiled()),
-    }
-    with fastest_convolutions():
-        features = encode()
-        matches = match(features)
-        answers = regress(matches)
-        parts: dict[str, Callable[[], object]] = {
-            "encode": encode,
-            "match": lambda: match(features),
-            "regress": lambda: regress(matches),
-            "settle": lambda: settle(answers),
-        }
-        for name, part in parts.items():
-            yield _query_speed(name, image_hw, "eager", each_seconds(part, device, repeats=repeats), 0.0, 0.0)
-        wanted = query()
-        for runtime in QUERY_RUNTIMES if device.type == "cuda" else QUERY_RUNTIMES[:1]:
-            start = time.perf_counter()
-            run = ways[runtime]()
-            difference = float((run() - wanted).abs().max())
-            prepare_s = time.perf_counter() - start
-            times = each_seconds(run, device, repeats=repeats)
-            yield _query_speed("whole query", image_hw, runtime, times, prepare_s, difference)
+def _whole(encode: Encode, compare: Callable[[ImageFeatures], Tensor], image: Tensor) -> Tensor:
+    return compare(encode(image)[0])
 
 
 def _query_speed(
