@@ -33,7 +33,8 @@ from relograph.training.matching import MatchObjective, Shown
 from relograph.training.stepping import ReplayedStep
 
 Result = TypeVar("Result")
-Encode, Look = Callable[..., tuple[ImageFeatures, Tensor]], Callable[..., Found]
+Encode = Callable[..., tuple[ImageFeatures, Tensor]]
+Look = Callable[..., Found]
 
 NUM_REFERENCES = 7
 TRAINING_RUNTIMES = ("eager", "CUDA graph", "compiled, CUDA graph")
