@@ -45,7 +45,7 @@ def poses(seed: int, count: int, spread_m: float = 0.25, spread_rad: float = 0.1
     return Pose.from_rotation_and_translation(R, rng.normal(0, spread_m, (count, 3)))
 
 
-def write_scene(root: Path, num_map: int = 8, num_queries: int = 2, seed: int = 0) -> Path:
+def write_scene(root: Path, num_map: int = 8, num_queries: int = 2, seed: int = 0, camera: Camera = CAMERA) -> Path:
     """The cube in the 7-Scenes layout, with its camera, and the lists map.txt and query.txt."""
     walls = painting(seed)
     for split, sequence, T_world_cam, name in (
@@ -57,8 +57,9 @@ def write_scene(root: Path, num_map: int = 8, num_queries: int = 2, seed: int = 
         (root / f"{split}Split.txt").write_text(f"sequence{sequence}\n")
         stems = [f"frame-{frame:06d}" for frame in range(len(T_world_cam))]
         for stem, pose in zip(stems, T_world_cam, strict=True):
-            Image.fromarray(photo(walls, pose)).save(folder / f"{stem}.color.png")
+            Image.fromarray(photo(walls, pose, camera)).save(folder / f"{stem}.color.png")
             np.savetxt(folder / f"{stem}.pose.txt", pose.matrix().numpy())
         (root / name).write_text("".join(f"{folder.name}/{stem}\n" for stem in stems))
-    (root / "camera.txt").write_text("SIMPLE_PINHOLE 320 240 260 160 120\n")
+    line = f"SIMPLE_PINHOLE {camera.width} {camera.height} {camera.fx:g} {camera.cx:g} {camera.cy:g}"
+    (root / "camera.txt").write_text(f"{line}\n")
     return root

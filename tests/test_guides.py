@@ -1,6 +1,6 @@
 """The pages for newcomers: their commands run as they are written, from the files that such a user has to poses.
 
-The weights that stand in for the package's were never trained: what is said is no matter here, only that it is said.
+The weights are the package's own, and the poses have to be right.
 """
 
 import csv
@@ -9,18 +9,17 @@ import re
 import shlex
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from PIL import Image
 from typer.testing import CliRunner
 
 import painted_box
-from localization.small_networks import small_network
 from relograph.cli.app import app
 from relograph.geometry import Camera, Pose
-from relograph.models import shipped
-from relograph.models.shipped import save_match_gnn
 from relograph.scenes import convert
 from test_documents import EXTRAS, REPOSITORY
 
@@ -28,13 +27,9 @@ cv2 = pytest.importorskip("cv2", reason="no OpenCV: pip install 'relograph[geome
 pytest.importorskip("pycolmap", reason="no pycolmap: pip install 'relograph[geometry]'")
 
 CAMERA = Camera.from_focal(200, 150, 160.0)
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("weights")
-    save_match_gnn(folder, small_network(finds_matches=False).model, {})
-    return folder
+QUERIES = painted_box.poses(2, 2, 0.1, 0.08)
+"""Where `painted_box.write_scene` takes the photos of its test sequence."""
+ABOUT_RIGHT_M = 0.1
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +42,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the user is, with weights in the package."""
-    monkeypatch.setattr(shipped, "SHIPPED_WEIGHTS", weights)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the user is."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -84,14 +78,28 @@ def follow(page: str) -> list[str]:
     return said
 
 
+def answers_in(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 def names_in(path: Path) -> list[str]:
-    return [json.loads(line)["name"] for line in path.read_text().splitlines()]
+    return [answer["name"] for answer in answers_in(path)]
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(line for line in path.read_text().splitlines() if not line.startswith("#")))
+
+
+def centres_of(rows: list[dict[str, str]]) -> np.ndarray:
+    """Of answers in a table, all of which have to be there."""
+    assert {row["localized"] for row in rows} == {"true"}
+    return np.array([[float(row[axis]) for axis in ("tx", "ty", "tz")] for row in rows])
 
 
 def test_from_a_colmap_model_and_a_phone_video(folder: Path, recorded: Path):
     convert(recorded, folder / "office", to="colmap")
     walls = painted_box.painting(0)
-    seen = [painted_box.photo(walls, T, painted_box.CAMERA) for T in painted_box.poses(2, 2, 0.1, 0.08)]
+    seen = [painted_box.photo(walls, T, painted_box.CAMERA) for T in QUERIES]
     Image.fromarray(seen[0]).save("query.jpg")
     write_video(folder / "walk.mp4", [seen[0]] * 6 + [seen[1]] * 6, fps=30)
     # A tour of five views, each long enough for two frames a second of a video with thirty to meet it.
@@ -102,6 +110,8 @@ def test_from_a_colmap_model_and_a_phone_video(folder: Path, recorded: Path):
     assert "office (colmap)" in said[0]
     assert "office.map: 6 photos." in said[1]
     assert names_in(folder / "walk.jsonl") == ["walk.mp4/frame-000000", "walk.mp4/frame-000006"]
+    found = [answer["center"] for answer in answers_in(folder / "walk.jsonl")]
+    assert_allclose(found, QUERIES.t, atol=ABOUT_RIGHT_M)
     assert names_in(folder / "walk.smoothed.jsonl") == names_in(folder / "walk.jsonl")
     assert (folder / "found" / "cameras.txt").is_file()
     assert (folder / "office.png").stat().st_size > 1000
@@ -116,23 +126,26 @@ def test_from_a_nerfstudio_export(folder: Path, recorded: Path):
     Image.open(folder / "photos" / "a.png").save(folder / "query.jpg")
     said = follow("start-nerfstudio.md")
     assert "lounge (transforms.json)" in said[0]
-    (answer,) = [json.loads(line) for line in (folder / "query.jsonl").read_text().splitlines()]
+    (answer,) = answers_in(folder / "query.jsonl")
     assert answer["axes"] == "opengl"
+    assert_allclose(answer["center"], QUERIES.t[0], atol=ABOUT_RIGHT_M)
+    assert_allclose(np.array(answer["T_world_cam"])[:3, :3] @ np.diag([1, -1, -1]), QUERIES.R[0], atol=np.radians(3))
     assert (folder / "lounge.png").stat().st_size > 1000
     assert "query.jpg" in (folder / "why.html").read_text()
-    rows = [line for line in (folder / "photos.csv").read_text().splitlines() if not line.startswith("#")]
-    assert [row["name"] for row in csv.DictReader(rows)] == ["a.png"]
+    rows = rows_of(folder / "photos.csv")
+    assert [row["name"] for row in rows] == ["a.png"]
+    assert_allclose(centres_of(rows), QUERIES.t[:1], atol=ABOUT_RIGHT_M)
 
 
-def test_from_a_7scenes_folder(folder: Path, recorded: Path):
-    shutil.copytree(recorded, folder / "chess")
+def test_from_a_7scenes_folder(folder: Path):
+    painted_box.write_scene(folder / "chess", num_map=4, camera=Camera.from_focal(640, 480, 525.0))
     (folder / "chess" / "camera.txt").unlink()  # as the data set comes
     said = follow("start-7scenes.md")
     assert "chess (7scenes)" in said[0]
     assert "chess.map: 4 photos." in said[1]
-    rows = [line for line in (folder / "chess.csv").read_text().splitlines() if not line.startswith("#")]
-    answers = list(csv.DictReader(rows))
+    answers = rows_of(folder / "chess.csv")
     assert [row["name"] for row in answers] == ["frame-000000.color.png", "frame-000001.color.png"]
     assert {float(row["focal_px"]) for row in answers} == {525.0}
+    assert_allclose(centres_of(answers), QUERIES.t, atol=ABOUT_RIGHT_M)
     assert (folder / "chess.png").stat().st_size > 1000
     assert "frame-000000.color.png" in (folder / "why.html").read_text()
