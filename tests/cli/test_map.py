@@ -5,10 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose
 from typer.testing import CliRunner
 
+import painted_box
 from relograph.cli.app import app
-from relograph.maps import Map
+from relograph.geometry import Pose
+from relograph.maps import Map, Similarity
+from relograph.maps.records import frame_poses
 from relograph.models.match_gnn import MatchGNN
 from relograph.models.shipped import save_match_gnn
 from relograph.scenes import open_scene
@@ -90,6 +94,24 @@ def test_maps_are_split_merged_copied_and_compacted(kitchen: Path, tmp_path: Pat
     assert done.exit_code == 0, done.output
     assert "A photo that went is 2.00 m and 0.0 degrees from the nearest" in done.stdout
     assert (len(Map.open(kitchen)), len(Map.open(tmp_path / "copy.map"))) == (3, 2)
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0])
+def test_maps_of_one_place_are_joined_by_localizing_with_the_packages_weights(tmp_path: Path, scale: float):
+    """They keep the coarse features only, and nobody says where one lies in the other."""
+    pytest.importorskip("poselib")
+    root = painted_box.write_scene(tmp_path / "box", num_map=4, num_queries=3)
+    here, there = tmp_path / "here.map", tmp_path / "there.map"
+    assert invoke("create", here, root, "--split", "train").exit_code == 0
+    assert invoke("create", there, root, "--split", "test").exit_code == 0
+    truth = frame_poses(Map.open(there).frames)
+    Map.open(there).move(Similarity(Pose.from_axis_angle([0.1, 0.7, -0.2], [5.0, 1.0, -2.0]), scale))
+    done = invoke("merge", here, there, "--prefix", "new/", *(["--scale"] if scale != 1.0 else []))
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("3 of 3 localized photos agree, to ")
+    merged = frame_poses([frame for frame in Map.open(here) if frame.name.startswith("new/")])
+    assert_allclose(merged.t, truth.t, atol=0.05)
+    assert_allclose(merged.R, truth.R, atol=0.05)
 
 
 def test_a_map_is_compacted_to_a_size_and_says_what_that_costs(kitchen: Path, weights: Path):
