@@ -150,3 +150,8 @@ def compute_device(kind: str | None = None) -> Device:
 def free_disk_gib(folder: Path) -> float:
     """Space that is left for files in `folder`, in GiB."""
     return shutil.disk_usage(folder).free / 2**30
+
+
+def default_cache() -> Path:
+    """Where what can be made again is kept unless a user says otherwise: decoded photos, rooms, exported networks."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "relograph"

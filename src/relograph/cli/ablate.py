@@ -43,12 +43,11 @@ def ablate_command(
 
     from relograph.cli.printing import printable
     from relograph.configuration import with_overrides
-    from relograph.environment import compute_device, num_cores
+    from relograph.environment import compute_device, default_cache, num_cores
     from relograph.evaluation.ablation import ablate, variants_of
     from relograph.evaluation.rooms_gather import RoomsOptions
     from relograph.progress import TerminalProgress
     from relograph.training.presets import match_preset
-    from relograph.training.workbench import default_cache
 
     config = with_overrides(match_preset(preset), settings or [])
     if minutes is not None:

@@ -227,10 +227,10 @@ def eval_command(
         )
         typer.echo(table.markdown())
     else:
+        from relograph.environment import default_cache
         from relograph.evaluation.rooms_gather import RoomsOptions
         from relograph.evaluation.rooms_run import evaluate_rooms
         from relograph.models.shipped import load_match_gnn
-        from relograph.training.workbench import default_cache
 
         options = RoomsOptions(
             num_homes=homes,
@@ -285,11 +285,10 @@ def _eval_run(
     warn: Callable[[str], None],
 ) -> None:
     from relograph.cli.printing import printable
-    from relograph.environment import compute_device
+    from relograph.environment import compute_device, default_cache
     from relograph.evaluation.evaluate_run import evaluate_run
     from relograph.evaluation.tables import results_table, summary_table
     from relograph.progress import TerminalProgress
-    from relograph.training.workbench import default_cache
 
     output = output or run / "predictions.csv.gz"
     done = evaluate_run(

@@ -85,10 +85,9 @@ def run_command(
     cache: CacheOption = None,
 ) -> None:
     """Train what the experiments need, evaluate it, and write scores, tables and figures; go on where it stopped."""
-    from relograph.environment import compute_device
+    from relograph.environment import compute_device, default_cache
     from relograph.evaluation.experiment_run import SweepOptions, run_experiments
     from relograph.progress import TerminalProgress
-    from relograph.training.workbench import default_cache
 
     run_experiments(
         names,

@@ -95,6 +95,10 @@ def localize_command(
     solver: Annotated[
         SolverChoice, typer.Option("--solver", help="Pose by matches where they agree, the network's, or matches only.")
     ] = SolverChoice.AUTO,
+    exported: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Encode and match by ONNX Runtime, with what relograph export wrote."),
+    ] = None,
     device: DeviceOption = "cpu",
 ) -> None:
     """Say where photos, or the frames of a video, were taken; what is not sure enough is refused."""
@@ -121,7 +125,14 @@ def localize_command(
     told = _camera_told(focal, camera, asked.features)
     for warning in asked.warnings:
         typer.echo(printable(f"warning: {warning}"), err=True)
-    localizer = Localizer(asked.features, asked.network, num_references=references, solver=solver.value)
+    localizer = Localizer(
+        asked.features,
+        asked.network,
+        num_references=references,
+        solver=solver.value,
+        runtime="torch" if exported is None else "onnx",
+        exported=exported,
+    )
     if explain is None:
         answers = localize_queries(localizer, opened, told, told_prior)
     else:

@@ -62,13 +62,12 @@ def train_command(
 ) -> None:
     """Train a network on scenes, or on rooms without end (pretrain, matchgnn); under torchrun on many GPUs."""
     from relograph.configuration import describe_fields, with_overrides
-    from relograph.environment import compute_device
+    from relograph.environment import compute_device, default_cache
     from relograph.errors import ConfigError
     from relograph.progress import TerminalProgress
     from relograph.training.match_training import MatchTrainConfig
     from relograph.training.presets import any_preset
     from relograph.training.train_run import match_run, pretrain_run, train_run
-    from relograph.training.workbench import default_cache
 
     config = with_overrides(any_preset(preset), settings or [])
     if list_settings:

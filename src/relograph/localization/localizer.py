@@ -22,6 +22,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from relograph.errors import ConfigError, DatasetError, MissingExtraError
+from relograph.export.keeping import kept_export
 from relograph.export.running import with_onnx
 from relograph.freed_memory import keep_freed_memory
 from relograph.geometry import Camera, Pose, pose_error
@@ -171,7 +172,8 @@ class Localizer:
 
     The network is the one that made the map. `solver` chooses the pose: `regress` is what the network says, `geometric`
     what matches agree on, and `auto` the latter where there is one. With the `runtime` onnx the network encodes and
-    matches by the files in the folder `exported`, which `relograph export` writes.
+    matches by the files in the folder `exported`, which `relograph export` writes; without one they are exported once
+    and kept in the user's cache.
     """
 
     def __init__(
@@ -201,8 +203,7 @@ class Localizer:
         self.solver: Solver = solver
         model = fold_match_gnn(network.model)
         if runtime == "onnx":
-            if exported is None:
-                raise ConfigError("The runtime onnx needs an exported network: make one with relograph export DIR.")
+            exported = kept_export(network) if exported is None else exported
             model = with_onnx(model, exported, weights_sha256=network.sha256)
         self.device = next(network.model.parameters()).device
         network_part = QueryNetwork(model, self.device)

@@ -160,11 +160,6 @@ def retriever_of(trained: Trained, workbench: Workbench) -> Retriever:
     return retriever
 
 
-def default_cache() -> Path:
-    """Where decoded photos are kept unless a user says otherwise."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "relograph"
-
-
 def what_to_know(workbench: Workbench, config: TrainConfig, scene_names: Sequence[str]) -> list[str]:
     """What works, but not as a user may expect, a sentence each."""
     notes = [f"{note}." for note in workbench.data.notes]
