@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
+from PIL import Image
 from typer.testing import CliRunner
 
 import painted_box
@@ -161,3 +162,27 @@ def test_a_map_gets_its_place_on_earth(kitchen: Path, tmp_path: Path):
     assert done.stdout.splitlines()[0] == "origin 0.0000033 0.0000033 degrees, 10.00 m"
     assert "on Earth" in invoke("info", kitchen).stdout
     assert invoke("georeference", kitchen).exit_code == 1
+
+
+def test_a_map_gets_its_place_on_earth_by_gps_in_its_photos(tmp_path: Path, weights: Path):
+    """Six cameras at steps of about 11 m, of which one was told a place a kilometre off."""
+    root = tmp_path / "yard"
+    root.mkdir()
+    steps = [(0, 0), (1, 0), (2, 1), (0, 2), (1, 2), (2, 2)]
+    rows = ["# camera axes: right down forward", "# direction: world_from_camera", "name,tx,ty,tz,qw,qx,qy,qz"]
+    for number, (east, north) in enumerate(steps):
+        rows.append(f"{number}.jpg,{11.1 * east},0,{11.1 * north},1,0,0,0")
+        exif = Image.Exif()
+        north_deg = 1e-4 * north + (0.01 if number == 3 else 0.0)
+        gps = {1: "N", 2: (north_deg, 0.0, 0.0), 3: "E", 4: (1e-4 * east, 0.0, 0.0), 5: b"\x00", 6: 10.0}
+        exif[0x8825] = gps
+        Image.new("RGB", (64, 48), (40 * number, 90, 120)).save(root / f"{number}.jpg", exif=exif)
+    (root / "poses.csv").write_text("\n".join(rows) + "\n")
+    assert invoke("create", tmp_path / "yard.map", root, "--weights", weights).exit_code == 0
+    done = invoke("georeference", tmp_path / "yard.map", "--photos", root)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines()[0] == "5 of 6 photos with GPS agree to 10 m."
+    place = Map.open(tmp_path / "yard.map").settings.georeference
+    assert place is not None
+    assert place.T_enu_world.scale == pytest.approx(1.0, abs=0.02)
+    assert place.residual_m[3] > 500

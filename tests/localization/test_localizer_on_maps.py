@@ -16,11 +16,13 @@ from relograph.localization.map_features import MapFeatures, StoredFeatures
 from relograph.localization.map_view import MapView, StoredMap
 from relograph.localization.photos import PhotoInMemory
 from relograph.localization.prior import Prior
-from relograph.maps import Map
+from relograph.maps import Map, finding
+from relograph.maps.asking import open_map_to_ask
 from relograph.maps.joining import join_maps
 from relograph.maps.shards import Shard
 from relograph.models import shipped
 from relograph.models.shipped import LoadedMatchGNN, load_match_gnn, save_match_gnn
+from relograph.retrieval import stored_index
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +66,17 @@ def test_maps_that_were_opened_without_a_network_are_joined_by_the_given_one(on_
     here, there = Map.open(on_disk.store.folder), Map.open(on_disk.store.folder)
     with pytest.raises(DatasetError, match="of 6 are localized there and that they agree on no motion"):
         join_maps(here, there, network)  # which is untrained
+
+
+def test_a_large_map_without_faiss_says_that_all_photos_are_compared(
+    on_disk: Map, network: LoadedMatchGNN, monkeypatch: pytest.MonkeyPatch
+):
+    where = str(on_disk.store.folder)
+    about_faiss = "A query is compared with all of 6 photos, as FAISS is missing: pip install 'relograph[index]'."
+    assert about_faiss not in open_map_to_ask(where, None, [], network).warnings
+    monkeypatch.setattr(stored_index, "EXACT_UP_TO", 5)
+    monkeypatch.setattr(finding, "has_faiss", lambda: False)
+    assert about_faiss in open_map_to_ask(where, None, [], network).warnings
 
 
 def test_only_the_references_are_read_from_the_disk(on_disk: Map, monkeypatch: pytest.MonkeyPatch):

@@ -362,6 +362,8 @@ def georeference_command(
     else:
         assert photos is not None
         found = georeference(points_of_photos(some, open_scene(photos)), max_residual_m=GPS_ERROR_M)
+        num_agreeing = sum(residual <= GPS_ERROR_M for residual in found.residual_m)
+        typer.echo(f"{num_agreeing} of {len(found.residual_m)} photos with GPS agree to {GPS_ERROR_M:g} m.")
     some.set_georeference(found)
     typer.echo(f"origin {found.latitude_deg:.7f} {found.longitude_deg:.7f} degrees, {found.altitude_m:.2f} m")
     typer.echo(f"scale {found.T_enu_world.scale:.6f}")

@@ -14,6 +14,7 @@ from relograph.localization.map_view import MapView
 from relograph.maps.map import Map
 from relograph.models.shipped import LoadedMatchGNN
 from relograph.progress import SILENT, Progress
+from relograph.retrieval import stored_index
 from relograph.scenes.frame import Frame
 from relograph.scenes.images import decode_image
 from relograph.scenes.opening import open_scene
@@ -73,7 +74,15 @@ def _of_map(where: str, network: LoadedMatchGNN) -> MapToAsk:
         network,
         lambda row: decode_image(opened.jpeg(opened.frames[row]), opened.frames[row].name),
         scale_is_known,
-        (*(() if scale_is_known else (UNKNOWN_SCALE,)), *_about_weights(network)),
+        (*(() if scale_is_known else (UNKNOWN_SCALE,)), *_about_index(opened), *_about_weights(network)),
+    )
+
+
+def _about_index(opened: Map) -> tuple[str, ...]:
+    if len(opened) <= stored_index.EXACT_UP_TO or opened.features.finder is not None:
+        return ()
+    return (
+        f"A query is compared with all of {len(opened):,} photos, as FAISS is missing: pip install 'relograph[index]'.",
     )
 
 
