@@ -111,7 +111,7 @@ def test_the_network_is_the_maps_own_or_the_packages(tmp_path: Path, monkeypatch
     answer = Localizer(opened, solver="regress").localize(noise_photo(1))
     assert answer.references[0].name == "photo-1.png"
     other = small_network(seed=1, sha256="b" * 64)
-    with pytest.raises(CheckpointError, match="expected map features of these weights"):
+    with pytest.raises(CheckpointError, match="expected the weights that the map was made with"):
         Localizer(opened, other)
     assert Localizer(MapFeatures.of(posed_photos(1), load_match_gnn())).network.sha256 == opened.settings.network_sha256
 
