@@ -193,7 +193,7 @@ class Localizer:
         if runtime not in ("torch", "onnx"):
             raise ConfigError(f"The runtime is torch or onnx, got {runtime!r}.")
         if network is None:
-            network = load_match_gnn() if isinstance(map, MapView) else map.network
+            network = load_match_gnn() if isinstance(map, MapView) else map.load_network()
         elif not isinstance(map, MapView):
             map.answer_with(network)
         self._map = map

@@ -61,9 +61,8 @@ class StoredMap(Protocol):
         """The photos as they were when the map was last read."""
         ...
 
-    @property
-    def network(self) -> LoadedMatchGNN:
-        """That made the features."""
+    def load_network(self) -> LoadedMatchGNN:
+        """That made the features. A method: whoever looks whether something is such a map would read a property."""
         ...
 
     def answer_with(self, network: LoadedMatchGNN) -> None:

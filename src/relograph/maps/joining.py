@@ -25,7 +25,8 @@ def join_maps(
     Its residuals are in metres, of the photos that were localized; its inliers are those of which both poses agree.
     """
     frames = there.frames[:: max(1, len(there) // MAX_PHOTOS)]
-    localizer = Localizer(here, network)
+    here.answer_with(network)
+    localizer = Localizer(here.features, network)
     found = []
     with progress.task("localizing photos of the other map", total=len(frames)) as advance:
         for frame in frames:

@@ -155,6 +155,10 @@ class Map:
     @property
     def network(self) -> LoadedMatchGNN:
         """That made the features: the one that the map was opened with, or else the package's."""
+        return self.load_network()
+
+    def load_network(self) -> LoadedMatchGNN:
+        """The same, which may be read only now."""
         if self._network is None:
             self.answer_with(load_match_gnn())
         assert self._network is not None
