@@ -159,8 +159,9 @@ def _precision(sigma: Float[Tensor, "B 2"], knows_lenses: Bool[Tensor, "B 2"]) -
     of_focals = torch.full_like(sigma, LOG_FOCAL_SIGMA**-2.0).masked_fill(knows_lenses, KNOWN)
     precision = torch.diag_embed(torch.cat([of_pose, of_focals], dim=1))
     ratio = torch.zeros_like(precision[0])
+    # By ranges, also of one: a number at a single place is copied to a GPU, and no recording can have that.
     ratio[6:, 6:] = LOG_FOCAL_RATIO_SIGMA**-2.0
-    ratio[6, 7] = ratio[7, 6] = -(LOG_FOCAL_RATIO_SIGMA**-2.0)
+    ratio[6:7, 7:] = ratio[7:, 6:7] = -(LOG_FOCAL_RATIO_SIGMA**-2.0)
     return (precision + ratio)[:, None]
 
 
