@@ -1,6 +1,7 @@
 """Packs photographs and game textures with free licences into one archive of 256-pixel JPEGs, for textured rooms.
 
     python tools/pack_textures.py textures/textures.zip --budget-mb 15      # needs apt-get and dpkg-deb (Debian 12)
+    python tools/pack_textures.py textures/half.zip --one-in 2              # every second image: half the size
     python tools/pack_textures.py textures/textures.zip --licences          # a Markdown table of what is inside
     python tools/pack_textures.py textures/textures.zip --sheet sheet.jpg   # all of it at a glance
 
@@ -626,6 +627,13 @@ def choose_all(sources: Sequence[Source], downloads: Path | None) -> list[Tile]:
     return choice.tiles
 
 
+def every_nth(tiles: Sequence[Tile], step: int) -> list[Tile]:
+    """One of each `step` tiles in a row, which are of one package and often of one file: less of all there is."""
+    if step < 1:
+        raise PackingError(f"--one-in: expected 1 or more, found {step}. 1 packs all images.")
+    return list(tiles[step - 1 :: step])
+
+
 # The archive
 
 
@@ -739,6 +747,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("archive", type=Path, metavar="OUTPUT.zip", help="the archive to write, or to show")
     parser.add_argument("--budget-mb", type=float, default=15.0, help="largest size of the archive (%(default)s)")
+    parser.add_argument("--one-in", type=int, default=1, metavar="N", help="pack every N-th image only (all of them)")
     parser.add_argument("--downloads", type=Path, help="folder with .deb files that need not be downloaded again")
     parser.add_argument("--licences", action="store_true", help="print a Markdown table of what the archive holds")
     parser.add_argument("--sheet", type=Path, metavar="FILE.jpg", help="draw all images of the archive")
@@ -749,7 +758,7 @@ def main() -> int:
         elif arguments.sheet:
             write_sheet(arguments.archive, arguments.sheet)
         else:
-            tiles = choose_all(SOURCES, arguments.downloads)
+            tiles = every_nth(choose_all(SOURCES, arguments.downloads), arguments.one_in)
             data, quality = pack(tiles, int(arguments.budget_mb * 1e6))
             arguments.archive.parent.mkdir(parents=True, exist_ok=True)
             arguments.archive.write_bytes(data)

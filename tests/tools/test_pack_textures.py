@@ -238,3 +238,12 @@ def test_a_budget_that_is_too_small_is_one_clear_line(packing, package):
     with pytest.raises(packing.PackingError, match=r"Raise --budget-mb") as caught:
         packing.pack(chosen(packing, package), 10_000)
     assert "\n" not in str(caught.value)
+
+
+def test_one_image_in_two_is_packed_or_all_of_them(packing, package):
+    tiles = chosen(packing, package)
+    half = packing.every_nth(tiles, 2)
+    assert [tile.file for tile in half] == [tile.file for tile in tiles][1::2]
+    assert packing.every_nth(tiles, 1) == tiles
+    with pytest.raises(packing.PackingError, match=r"--one-in: expected 1 or more, found 0"):
+        packing.every_nth(tiles, 0)
