@@ -1,7 +1,7 @@
 """Packs photographs and game textures with free licences into one archive of 256-pixel JPEGs, for textured rooms.
 
     python tools/pack_textures.py textures/textures.zip --budget-mb 15      # needs apt-get and dpkg-deb (Debian 12)
-    python tools/pack_textures.py textures/half.zip --one-in 2              # every second image: half the size
+    python tools/pack_textures.py textures/textures.zip --half half.zip     # every second image of it, half the size
     python tools/pack_textures.py textures/textures.zip --licences          # a Markdown table of what is inside
     python tools/pack_textures.py textures/textures.zip --sheet sheet.jpg   # all of it at a glance
 
@@ -30,6 +30,7 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -627,13 +628,6 @@ def choose_all(sources: Sequence[Source], downloads: Path | None) -> list[Tile]:
     return choice.tiles
 
 
-def every_nth(tiles: Sequence[Tile], step: int) -> list[Tile]:
-    """One of each `step` tiles in a row, which are of one package and often of one file: less of all there is."""
-    if step < 1:
-        raise PackingError(f"--one-in: expected 1 or more, found {step}. 1 packs all images.")
-    return list(tiles[step - 1 :: step])
-
-
 # The archive
 
 
@@ -704,16 +698,31 @@ def pack(tiles: Sequence[Tile], budget_bytes: int) -> tuple[bytes, int]:
     return best, QUALITIES[low - 1]
 
 
-def read_sources(archive: Path) -> list[dict[str, str]]:
-    """The records of an archive's images."""
+def half_of(archive: Path) -> bytes:
+    """An archive of every second image of another, for a training whose data must be small: less of all there is."""
+    sources = read_sources(archive)
+    numbers = dict.fromkeys(SPLITS, 0)
+    images, jpegs = [], {}
+    with zipfile.ZipFile(archive) as file:
+        for image in sources["images"][1::2]:
+            split, _, _ = image["name"].partition("/")
+            numbers[split] += 1
+            name = f"{split}/{numbers[split]:04d}.jpg"
+            images.append({**image, "name": name})
+            jpegs[name] = file.read(image["name"])
+    return as_zip({"sources.json": json.dumps({**sources, "images": images}, indent=1).encode(), **jpegs})
+
+
+def read_sources(archive: Path) -> dict[str, Any]:
+    """What an archive says about its images."""
     try:
         with zipfile.ZipFile(archive) as file:
-            images: list[dict[str, str]] = json.loads(file.read("sources.json"))["images"]
+            sources: dict[str, Any] = json.loads(file.read("sources.json"))
     except (OSError, zipfile.BadZipFile, KeyError, ValueError) as error:
         raise PackingError(
             f"{archive}: expected an archive that this script packed, found: {error}. Pack it."
         ) from error
-    return images
+    return sources
 
 
 def licence_table(archive: Path) -> str:
@@ -723,7 +732,7 @@ def licence_table(archive: Path) -> str:
 
 def write_sheet(archive: Path, sheet: Path, columns: int = 24, cell_px: int = 96) -> None:
     """A picture of all images in the order of their packages, each with its package's first letters."""
-    records = read_sources(archive)
+    records = read_sources(archive)["images"]
     rows = -(-len(records) // columns)
     picture = Image.new("RGB", (columns * cell_px, rows * cell_px))
     draw = ImageDraw.Draw(picture)
@@ -747,8 +756,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("archive", type=Path, metavar="OUTPUT.zip", help="the archive to write, or to show")
     parser.add_argument("--budget-mb", type=float, default=15.0, help="largest size of the archive (%(default)s)")
-    parser.add_argument("--one-in", type=int, default=1, metavar="N", help="pack every N-th image only (all of them)")
     parser.add_argument("--downloads", type=Path, help="folder with .deb files that need not be downloaded again")
+    parser.add_argument("--half", type=Path, metavar="HALF.zip", help="write every second image of the archive there")
     parser.add_argument("--licences", action="store_true", help="print a Markdown table of what the archive holds")
     parser.add_argument("--sheet", type=Path, metavar="FILE.jpg", help="draw all images of the archive")
     arguments = parser.parse_args()
@@ -757,8 +766,10 @@ def main() -> int:
             say(licence_table(arguments.archive))
         elif arguments.sheet:
             write_sheet(arguments.archive, arguments.sheet)
+        elif arguments.half:
+            arguments.half.write_bytes(half_of(arguments.archive))
         else:
-            tiles = every_nth(choose_all(SOURCES, arguments.downloads), arguments.one_in)
+            tiles = choose_all(SOURCES, arguments.downloads)
             data, quality = pack(tiles, int(arguments.budget_mb * 1e6))
             arguments.archive.parent.mkdir(parents=True, exist_ok=True)
             arguments.archive.write_bytes(data)

@@ -240,10 +240,14 @@ def test_a_budget_that_is_too_small_is_one_clear_line(packing, package):
     assert "\n" not in str(caught.value)
 
 
-def test_one_image_in_two_is_packed_or_all_of_them(packing, package):
-    tiles = chosen(packing, package)
-    half = packing.every_nth(tiles, 2)
-    assert [tile.file for tile in half] == [tile.file for tile in tiles][1::2]
-    assert packing.every_nth(tiles, 1) == tiles
-    with pytest.raises(packing.PackingError, match=r"--one-in: expected 1 or more, found 0"):
-        packing.every_nth(tiles, 0)
+def test_half_of_an_archive_has_every_second_image_in_its_part_with_its_source(packing, package, tmp_path):
+    whole, half = tmp_path / "whole.zip", tmp_path / "half.zip"
+    whole.write_bytes(packing.pack(chosen(packing, package), 1_000_000)[0])
+    half.write_bytes(packing.half_of(whole))
+    images, kept = (packing.read_sources(path)["images"] for path in (whole, half))
+    assert [image["file"] for image in kept] == [image["file"] for image in images][1::2]
+    for image, one in zip(images[1::2], kept, strict=True):
+        assert image["name"].split("/")[0] == one["name"].split("/")[0]
+        with zipfile.ZipFile(whole) as first, zipfile.ZipFile(half) as second:
+            assert first.read(image["name"]) == second.read(one["name"])
+    assert len(read_photographs(half, "train")) == sum(one["name"].startswith("train/") for one in kept)
