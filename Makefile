@@ -12,7 +12,7 @@ PYTHON := $(VENV)/bin/python
 PIP_INSTALL := $(PYTHON) -m pip install --quiet --disable-pip-version-check
 PEERS_VENV := .venv-peers
 
-.PHONY: help demo test crash-test bench wheel peers format clean
+.PHONY: help demo test crash-test bench docs wheel peers format clean
 
 help: ## Say what can be made.
 	@awk -F ':[^#]*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -39,6 +39,10 @@ bench: $(VENV)/.installed-dev ## Measure maps on this machine, up to a million i
 	$(VENV)/bin/relograph bench growth --output results/map_growth.json --plot docs/pictures/map-growth.png
 	$(VENV)/bin/relograph bench retrieval --parts $(PARTS)/retrieval --output results/retrieval.json --plot docs/pictures/retrieval-growth.png
 
+docs: $(VENV)/.installed-dev ## Build the documentation as a site into site/, which opens from the disk: site/index.html.
+	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict --quiet
+	echo "site/index.html"
+
 wheel: $(VENV)/.installed-dev ## Build the wheel and the source archive into dist/, and say how large they are.
 	@rm -rf dist
 	$(PYTHON) -m hatchling build
@@ -52,7 +56,7 @@ format: $(VENV)/.installed-dev ## Format the code and mend what the linter can m
 	$(PYTHON) -m ruff check --fix .
 
 clean: ## Remove what these commands made: .venv, .venv-peers, the demo's files, caches.
-	rm -rf $(VENV) $(PEERS_VENV) demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS_VENV) demo build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps say what .venv holds; a change of pyproject.toml installs again.

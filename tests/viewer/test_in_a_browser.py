@@ -1,6 +1,5 @@
 """The page of cameras in a real Chromium: it draws, shows photos, listens, and asks nobody for anything."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,29 +9,19 @@ import pytest
 import torch
 from PIL import Image
 
+from chromium import chromium
 from relograph.geometry import Pose
 from relograph.scenes.frame import FileSource, Frame
 from relograph.viewer import CameraGroup, write_cameras_page
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-)
 BLUE, ORANGE = "#0072b2", "#d55e00"
 SIZE = {"width": 900, "height": 600}
-
-if CHROMIUM is None:
-    pytest.skip("no Chromium on PATH: apt-get install chromium", allow_module_level=True)
-sync_api = pytest.importorskip("playwright.sync_api", reason="no Playwright: pip install 'relograph[dev]'")
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+    with chromium() as launched:
         yield launched
-        launched.close()
 
 
 @pytest.fixture(scope="module")
