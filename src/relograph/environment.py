@@ -18,6 +18,7 @@ PURPOSE_BY_EXTRA = {
     "geometry": "COLMAP models and robust geometric solvers",
     "video": "reading frames from videos",
     "serve": "the HTTP service",
+    "heic": "photos in HEIC, as phones write them",
     "viewer": "the 3-D viewer",
     "postgres": "maps shared in PostgreSQL",
     "docs": "building the documentation",

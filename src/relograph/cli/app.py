@@ -21,6 +21,7 @@ from relograph.cli import (
     map,
     rooms,
     scene,
+    serve,
     train,
     weights,
 )
@@ -48,6 +49,7 @@ app.add_typer(scene.app, name="scene")
 app.add_typer(map.app, name="map")
 app.add_typer(rooms.app, name="rooms")
 app.command("localize")(localize.localize_command)
+app.add_typer(serve.app, name="serve")
 app.command("train")(train.train_command)
 app.command("eval")(eval.eval_command)
 app.command("ablate")(ablate.ablate_command)

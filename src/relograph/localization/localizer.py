@@ -10,6 +10,7 @@ judge      how sure that is; what is not sure enough is refused
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field, replace
 from math import degrees, inf, log1p, sqrt
 from pathlib import Path
@@ -146,7 +147,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class _Query:
+class SeenQuery:
     """A photo that was read."""
 
     size: WorkingSize
@@ -158,10 +159,10 @@ class _Query:
 
 
 @dataclass(frozen=True)
-class _Encoded:
+class EncodedQuery:
     """A query as the network knows it."""
 
-    query: _Query
+    query: SeenQuery
     features: ImageFeatures
     descriptor: Float[Tensor, "D"]
     seconds: float
@@ -186,8 +187,7 @@ class Localizer:
         runtime: Runtime = "torch",
         exported: Path | None = None,
     ) -> None:
-        if not 1 <= num_references <= MAX_REFERENCES:
-            raise ConfigError(f"A query has 1 to {MAX_REFERENCES} references, got {num_references}.")
+        _check_num_references(num_references)
         if solver not in ("auto", "regress", "geometric"):
             raise ConfigError(f"The solver is auto, regress or geometric, got {solver!r}.")
         if runtime not in ("torch", "onnx"):
@@ -219,6 +219,14 @@ class Localizer:
         """The photos that the next query is compared with."""
         return self._map if isinstance(self._map, MapView) else self._map.features
 
+    def on(self, map: MapView, num_references: int) -> "Localizer":
+        """The same network, neither prepared nor recorded again, on another map that it made."""
+        _check_num_references(num_references)
+        map.require(self.network)
+        other = copy(self)
+        other._map, other.num_references = map, num_references
+        return other
+
     def localize(
         self,
         image: QueryImage,
@@ -245,10 +253,10 @@ class Localizer:
         answers: list[Answer] = []
         for first in range(0, len(images), PHOTOS_AT_ONCE):
             some = slice(first, first + PHOTOS_AT_ONCE)
-            read = [_read(image, camera) for image, camera in zip(images[some], cameras[some], strict=True)]
-            encoded = iter(self._encode([query for query in read if isinstance(query, _Query)]))
+            read = [see_query(image, camera) for image, camera in zip(images[some], cameras[some], strict=True)]
+            encoded = iter(self.encode([query for query in read if isinstance(query, SeenQuery)]))
             for query in read:
-                compared = query if isinstance(query, Answer) else self._compare_encoded(next(encoded), prior)
+                compared = query if isinstance(query, Answer) else self.compare_encoded(next(encoded), prior)
                 answers.append(self._answer(compared))
         return answers
 
@@ -274,11 +282,11 @@ class Localizer:
 
         `answer_compared` is the other half. It needs neither network nor map, so another process can do it meanwhile.
         """
-        query = _read(image, camera)
+        query = see_query(image, camera)
         if isinstance(query, Answer):
             return query
-        (encoded,) = self._encode([query])
-        return self._compare_encoded(encoded, prior, references)
+        (encoded,) = self.encode([query])
+        return self.compare_encoded(encoded, prior, references)
 
     def retrieve(
         self, descriptor: Float[Tensor, "D"], prior: Prior | None = None
@@ -302,12 +310,12 @@ class Localizer:
         rows = list(dict.fromkeys([*first, *near[: self.num_references // 2], *rows]))[: self.num_references]
         return rows, view.similarity(descriptor, rows)
 
-    def _encode(self, queries: Sequence[_Query]) -> list[_Encoded]:
+    def encode(self, queries: Sequence[SeenQuery]) -> list[EncodedQuery]:
         """Queries as the network sees them, those of one size together; the time is shared between them."""
         rows_by_size: dict[tuple[int, int], list[int]] = {}
         for row, query in enumerate(queries):
             rows_by_size.setdefault(query.size.size_hw, []).append(row)
-        encoded: dict[int, _Encoded] = {}
+        encoded: dict[int, EncodedQuery] = {}
         for rows in rows_by_size.values():
             start = perf_counter()
             images = torch.stack([queries[row].pixels for row in rows]).to(self.device)
@@ -315,12 +323,13 @@ class Localizer:
             descriptors = descriptors.cpu()
             seconds = (perf_counter() - start) / len(rows)
             for i, row in enumerate(rows):
-                encoded[row] = _Encoded(queries[row], features[i : i + 1], descriptors[i], seconds)
+                encoded[row] = EncodedQuery(queries[row], features[i : i + 1], descriptors[i], seconds)
         return [encoded[row] for row in range(len(queries))]
 
-    def _compare_encoded(
-        self, encoded: _Encoded, prior: Prior | None, references: Sequence[int] | None = None
+    def compare_encoded(
+        self, encoded: EncodedQuery, prior: Prior | None = None, references: Sequence[int] | None = None
     ) -> Compared | Answer:
+        """The rest of `compare` for a photo that was encoded, whatever map the encoding Localizer had."""
         view = self.map
         seconds = {"decode": encoded.query.seconds, "encode": encoded.seconds}
         with _timed(seconds, "retrieve"):
@@ -334,7 +343,9 @@ class Localizer:
             compared = self._compare(view, encoded, rows, similarity)
         return replace(compared, prior=prior, scale=encoded.query.size.scale, seconds=seconds)
 
-    def _compare(self, view: MapView, encoded: _Encoded, rows: list[int], similarity: Float[Tensor, "R"]) -> Compared:
+    def _compare(
+        self, view: MapView, encoded: EncodedQuery, rows: list[int], similarity: Float[Tensor, "R"]
+    ) -> Compared:
         """Matches and poses of the query with references, which may be of several sizes."""
         T_world_ref = view.T_world_cam[rows]
         size, query_camera = encoded.query.size, encoded.query.camera
@@ -378,12 +389,17 @@ class Localizer:
         )
 
 
+def _check_num_references(num_references: int) -> None:
+    if not 1 <= num_references <= MAX_REFERENCES:
+        raise ConfigError(f"A query has 1 to {MAX_REFERENCES} references, got {num_references}.")
+
+
 def found_focals(settled: Settled) -> list[tuple[float, float]]:
     """Focal lengths in units of the longer side, of each query and of its references."""
     return [(query, ref) for query, ref in (LIKELY_FOCAL * settled.log_focal.exp()).tolist()]
 
 
-def _read(image: QueryImage, camera: AnyCamera) -> _Query | Answer:
+def see_query(image: QueryImage, camera: AnyCamera = None) -> SeenQuery | Answer:
     """The photo, or why it is none."""
     start = perf_counter()
     if isinstance(image, Path | str):  # a file that is not there is an error; one that is no photo, a refusal
@@ -392,7 +408,7 @@ def _read(image: QueryImage, camera: AnyCamera) -> _Query | Answer:
         photo = read_query(image)
     except DatasetError as error:
         return Answer(None, False, 0.0, str(error))
-    return _Query(photo.size, _query_camera(camera, photo), torch.from_numpy(photo.pixels), perf_counter() - start)
+    return SeenQuery(photo.size, _query_camera(camera, photo), torch.from_numpy(photo.pixels), perf_counter() - start)
 
 
 def _given(view: MapView, rows: Sequence[int], descriptor: Float[Tensor, "D"]) -> tuple[list[int], Float[Tensor, "R"]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Float64, UInt8
 from PIL import Image
 
 from relograph.errors import DatasetError, GeometryError
@@ -54,6 +54,20 @@ class PhotoInMemory:
 
 
 @dataclass(frozen=True)
+class PhotoFile:
+    """A posed photo whose file is at hand, wherever that came from."""
+
+    name: str
+    data: bytes
+    T_world_cam: Pose
+    camera: AnyCamera = None
+    sequence: str | None = None
+
+    def read_image(self) -> UInt8[np.ndarray, "H W 3"]:
+        return decode_image(self.data, self.name)
+
+
+@dataclass(frozen=True)
 class WorkingSize:
     """How a photo is scaled and cut for the network.
 
@@ -89,6 +103,12 @@ class WorkingSize:
     def pixels(self, photo: UInt8[np.ndarray, "h w 3"]) -> UInt8[np.ndarray, "H W 3"]:
         """What the network sees."""
         return scaled_to_cover(photo, self.size_hw)
+
+    def in_photo(self, xy: Float64[np.ndarray, "N 2"]) -> Float64[np.ndarray, "N 2"]:
+        """Places in the photo, of places in what the network sees of it, both in pixels."""
+        height, width = self.size_hw
+        cut = np.array([self.photo_width - width / self.scale, self.photo_height - height / self.scale])
+        return xy / self.scale + cut / 2
 
     def camera(self, camera: Camera | UnknownFocal) -> Camera | UnknownFocal:
         """The camera of what the network sees; the lens stays, the principal point moves with the cut."""

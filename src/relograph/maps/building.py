@@ -18,7 +18,7 @@ from relograph.environment import num_cores
 from relograph.errors import GeometryError, RelographError
 from relograph.geometry import Pose
 from relograph.localization.map_features import StoredFeatures, encode_levels
-from relograph.localization.photos import PosedPhoto, WorkingSize, see_file, see_pixels
+from relograph.localization.photos import PhotoFile, PosedPhoto, WorkingSize, see_file, see_pixels
 from relograph.maps.records import Level, MapFrame, MapSettings, line_of_camera
 from relograph.maps.shards import Shard
 from relograph.models.match_gnn import MatchGNN
@@ -53,12 +53,17 @@ class DecodedPhoto:
 
 def photo_bytes(photo: PosedPhoto) -> bytes:
     """The file of a photo, or its pixels where there is no file: what tells that two photos are the same."""
+    if isinstance(photo, PhotoFile):
+        return photo.data
     return photo.image.read_bytes() if isinstance(photo, Frame) else photo.read_image().tobytes()
 
 
 def decode(photo: PosedPhoto, data: bytes, sha256: str, max_jpeg_bytes: int) -> DecodedPhoto:
     """The photo from the bytes that `photo_bytes` gave, with a small one of that many bytes at the most."""
-    seen = see_file(data, photo.image.label) if isinstance(photo, Frame) else see_pixels(photo.read_image())
+    if isinstance(photo, Frame | PhotoFile):
+        seen = see_file(data, photo.image.label if isinstance(photo, Frame) else photo.name)
+    else:
+        seen = see_pixels(photo.read_image())
     if not (photo.T_world_cam.R.isfinite().all() and photo.T_world_cam.t.isfinite().all()):
         raise GeometryError(f"{photo.name}: expected a pose of finite numbers, found others. Leave the photo out.")
     if photo.camera is not None:
@@ -188,7 +193,7 @@ def frames_of(photos: Sequence[DecodedPhoto], shard: Shard, shard_sha256: str) -
                 photo_width=decoded.size.photo_width,
                 photo_height=decoded.size.photo_height,
                 camera_line=line_of_camera(photo.camera),
-                sequence=photo.sequence if isinstance(photo, Frame) else None,
+                sequence=photo.sequence if isinstance(photo, Frame | PhotoFile) else None,
                 timestamp_s=photo.timestamp_s if isinstance(photo, Frame) else None,
                 photo_sha256=decoded.sha256,
                 shard=shard_sha256,

@@ -10,6 +10,7 @@ from jaxtyping import Float64
 from PIL import ExifTags, Image
 
 from relograph.errors import DatasetError
+from relograph.geometry import Pose
 from relograph.geometry.alignment import align_points, align_points_robustly
 from relograph.maps.map import Map
 from relograph.maps.records import Georeference, frame_poses
@@ -85,17 +86,53 @@ def enu_of(places: Float64[np.ndarray, "N 3"], origin: Float64[np.ndarray, "3"])
         >>> enu_of(np.array([[0.0, 0.001, 5.0]]), np.zeros(3)).round(2).tolist()
         [[111.32, 0.0, 5.0]]
     """
-    latitude, longitude = np.radians(origin[:2])
+    enu: Float64[np.ndarray, "N 3"] = (_earth(places) - _earth(origin[None])) @ _enu_axes(origin).T
+    return enu
+
+
+def place_of_enu(enu: Float64[np.ndarray, "3"], origin: Float64[np.ndarray, "3"]) -> Float64[np.ndarray, "3"]:
+    """Latitude and longitude in degrees and altitude in metres of a point east, north and up of `origin`: the way back.
+
+    Example:
+        >>> place_of_enu(np.array([111.32, 0.0, 5.0]), np.zeros(3)).round(3).tolist()
+        [0.0, 0.001, 5.001]
+    """
+    x, y, z = _earth(origin[None])[0] + enu @ _enu_axes(origin)
+    squared_eccentricity = FLATTENING * (2 - FLATTENING)
+    across, altitude = np.hypot(x, y), 0.0
+    latitude = np.arctan2(z, across * (1 - squared_eccentricity))
+    # The latitude that a height leads to leads to a better height: eight times is beyond the last bit near the ground.
+    for _ in range(8):
+        radius = EARTH_RADIUS_M / np.sqrt(1 - squared_eccentricity * np.sin(latitude) ** 2)
+        up = z + squared_eccentricity * radius * np.sin(latitude)
+        latitude = np.arctan2(up, across)
+        altitude = np.hypot(across, up) - radius
+    return np.array([np.degrees(latitude), np.degrees(np.arctan2(y, x)), altitude])
+
+
+def pose_on_earth(georeference: Georeference, T_world_cam: Pose) -> tuple[Float64[np.ndarray, "3"], Pose]:
+    """Where a camera is, in degrees, degrees and metres, and how it is turned: `T_enu_cam` at its own place.
+
+    East, north and up turn on the way from the map's origin to the camera, by a degree in 111 km.
+    """
+    origin = np.array([georeference.latitude_deg, georeference.longitude_deg, georeference.altitude_m])
+    T_origin_cam = georeference.T_enu_world.move(T_world_cam)
+    place = place_of_enu(T_origin_cam.t.numpy(), origin)
+    R_enu_cam = _enu_axes(place) @ _enu_axes(origin).T @ T_origin_cam.R.numpy()
+    return place, Pose.from_rotation_and_translation(R_enu_cam, np.zeros(3))
+
+
+def _enu_axes(place: Float64[np.ndarray, "3"]) -> Float64[np.ndarray, "3 3"]:
+    """`R_enu_earth` at a place: its rows are east, north and up along the Earth's axes."""
+    latitude, longitude = np.radians(place[:2])
     sin_lat, cos_lat, sin_lon, cos_lon = np.sin(latitude), np.cos(latitude), np.sin(longitude), np.cos(longitude)
-    R_enu_earth = np.array(
+    return np.array(
         [
             [-sin_lon, cos_lon, 0.0],
             [-sin_lat * cos_lon, -sin_lat * sin_lon, cos_lat],
             [cos_lat * cos_lon, cos_lat * sin_lon, sin_lat],
         ]
     )
-    enu: Float64[np.ndarray, "N 3"] = (_earth(places) - _earth(origin[None])) @ R_enu_earth.T
-    return enu
 
 
 def _earth(places: Float64[np.ndarray, "N 3"]) -> Float64[np.ndarray, "N 3"]:

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from relograph.errors import ConfigError
 from relograph.maps.records import MapSettings
 from relograph.maps.sqlite_store import SqliteStore
-from relograph.maps.store import Fill, MapStore, fill_nothing
+from relograph.maps.store import WAIT_S, Fill, MapStore, fill_nothing
 
 _POSTGRES = re.compile("postgres(ql)?://")
 
@@ -58,14 +58,14 @@ def parse_place(where: Path | str | PostgresAddress) -> MapPlace:
     return Path(where)
 
 
-def open_store(where: Path | str | PostgresAddress) -> MapStore:
+def open_store(where: Path | str | PostgresAddress, *, wait_s: float = WAIT_S) -> MapStore:
     """The map that is there, brought up to date if its schema is an older one."""
     place = parse_place(where)
     if isinstance(place, Path):
-        return SqliteStore.open(place)
+        return SqliteStore.open(place, wait_s=wait_s)
     from relograph.maps.postgres_store import PostgresStore  # needs a package of its own
 
-    return PostgresStore.open(place)
+    return PostgresStore.open(place, wait_s=wait_s)
 
 
 def create_store(

@@ -2,7 +2,7 @@
 
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, cast
@@ -12,11 +12,13 @@ from jaxtyping import UInt8, UInt16
 from PIL import ExifTags, Image, ImageFile
 from PIL.TiffImagePlugin import IMAGELENGTH, IMAGEWIDTH, TiffImageFile
 
-from relograph.errors import DatasetError
+from relograph.environment import installed_version
+from relograph.errors import DatasetError, MissingExtraError
 from relograph.geometry import Camera, Pose
 
 FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "PPM")
-"""What photos may be, by Pillow's names."""
+"""What photos may be, by Pillow's names; HEIF, as phones write it, where the extra heic brings its decoder."""
+_HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 MAX_PIXELS = 200_000_000
 """The largest phone sensors have this many; what claims more is a decompression bomb."""
 MIN_SIDE_PX = 8
@@ -28,6 +30,10 @@ DIAGONAL_OF_35MM_FILM_MM = math.hypot(36.0, 24.0)
 _QUARTER_TURNS = {1: 0, 3: 2, 6: 3, 8: 1}
 # Pillow's names for 16-bit grey; "I" is what it makes of 16-bit PPM and of older PNG.
 _SIXTEEN_BIT_MODES = ("I;16", "I;16L", "I;16B", "I;16N", "I")
+
+
+class TooManyPixelsError(DatasetError):
+    """A photo that is larger than any camera's."""
 
 
 @dataclass(frozen=True)
@@ -184,19 +190,12 @@ def _open(file: io.BufferedIOBase, where: str) -> ImageFile.ImageFile:
     prefix = file.read(16)
     if not prefix:
         raise DatasetError(f"{where}: expected a photo, found a file of 0 bytes. Restore it from the original data.")
-    for name in FORMATS:
-        factory, accepts = Image.OPEN[name]
-        if accepts is None or accepts(prefix) is True:
-            with _decoding(where):
-                file.seek(0)
-                image = factory(cast(IO[bytes], file), "")
-            break
-    else:
-        raise DatasetError(
-            f"{where}: expected a photo as {', '.join(FORMATS)}, found none of these. Convert it, for example to JPEG."
-        )
+    factory = _factory(prefix, where)
+    with _decoding(where):
+        file.seek(0)
+        image = factory(cast(IO[bytes], file), "")
     if image.width * image.height > MAX_PIXELS:
-        raise DatasetError(
+        raise TooManyPixelsError(
             f"{where}: expected at most {MAX_PIXELS // 10**6} megapixels, found {image.width} x {image.height}. "
             "Scale it down, or leave it out if it is not yours."
         )
@@ -206,6 +205,28 @@ def _open(file: io.BufferedIOBase, where: str) -> ImageFile.ImageFile:
             "Replace the placeholder by the photo."
         )
     return image
+
+
+def is_heif(data: bytes) -> bool:
+    """Whether a file begins as HEIC photos do."""
+    return data[4:8] == b"ftyp" and data[8:12] in _HEIF_BRANDS
+
+
+def _factory(prefix: bytes, where: str) -> Callable[[IO[bytes], str], ImageFile.ImageFile]:
+    """What opens a photo that begins so."""
+    if is_heif(prefix):
+        if installed_version("pillow-heif") is None:
+            raise MissingExtraError("pillow-heif", "heic", f"{where}: a photo in HEIC")
+        from pillow_heif import HeifImageFile
+
+        return HeifImageFile
+    for name in FORMATS:
+        factory, accepts = Image.OPEN[name]
+        if accepts is None or accepts(prefix) is True:
+            return factory
+    raise DatasetError(
+        f"{where}: expected a photo as {', '.join(FORMATS)}, found none of these. Convert it, for example to JPEG."
+    )
 
 
 def _exif(image: ImageFile.ImageFile) -> Image.Exif:

@@ -1,0 +1,67 @@
+"""How the service says no: a status, a code for programs, and a sentence for people."""
+
+from collections.abc import Mapping
+
+from relograph.errors import RelographError
+
+
+class ServiceError(RelographError):
+    """An answer that is not what was asked for."""
+
+    def __init__(self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status, self.code, self.headers = status, code, dict(headers or {})
+
+
+CLOSING = {"Connection": "close"}
+"""Where the rest of a body is not worth reading."""
+
+
+def unauthorized() -> ServiceError:
+    return ServiceError(
+        401,
+        "unauthorized",
+        "Expected a valid API key as 'Authorization: Bearer KEY', found none. Ask the operator for one.",
+        {"WWW-Authenticate": "Bearer"},
+    )
+
+
+def forbidden(scope: str) -> ServiceError:
+    return ServiceError(
+        403, "forbidden", f"Expected a key of the scope {scope}, found one without it. Ask for such a key."
+    )
+
+
+def not_found() -> ServiceError:
+    """The same words for what is not there and for what a key may not see."""
+    return ServiceError(404, "not_found", "Expected a map or photo that is there, found none. See GET /v1/maps.")
+
+
+def invalid(message: str) -> ServiceError:
+    return ServiceError(422, "invalid_request", message)
+
+
+def bad_image(message: str) -> ServiceError:
+    return ServiceError(422, "bad_image", message)
+
+
+def wrong_type(message: str) -> ServiceError:
+    return ServiceError(415, "unsupported_type", message)
+
+
+def too_large(message: str, *, close: bool = False) -> ServiceError:
+    return ServiceError(413, "too_large", message, CLOSING if close else None)
+
+
+def busy(code: str, message: str, retry_after_s: int) -> ServiceError:
+    return ServiceError(429, code, f"{message} Try again in {retry_after_s} s.", {"Retry-After": str(retry_after_s)})
+
+
+def map_away(name: str) -> ServiceError:
+    """Where a map's folder or database cannot be read: it is asked for again by itself."""
+    return ServiceError(
+        503,
+        "map_unavailable",
+        f"Expected to read the map {name}, found that it cannot be read just now. Try again in a moment.",
+        {"Retry-After": "2"},
+    )

@@ -1,0 +1,139 @@
+"""Processes, sockets and signals: from a configuration to a service that runs until it is told to end."""
+
+import asyncio
+import math
+import os
+import signal
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+import torch
+
+from relograph.environment import installed_version, num_cores
+from relograph.errors import ConfigError, MissingExtraError
+from relograph.models.shipped import load_match_gnn
+
+if _missing := [
+    name for name in ("fastapi", "prometheus-client", "python-multipart", "uvicorn") if not installed_version(name)
+]:
+    raise MissingExtraError(_missing[0], "serve", "The service")
+import uvicorn
+from uvicorn.supervisors import Multiprocess
+
+from relograph.serving.config import ServeConfig
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+HEADER_BYTES = 32 * 1024
+"""Of a request's first lines, all together."""
+FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+HEALTH_CHECK_S = 60
+"""Within which a process must answer its parent: one that encodes photos may be busy for a while."""
+LOG = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"plain": {"format": "%(asctime)s %(levelname)s %(message)s"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "plain"}},
+    "loggers": {
+        "uvicorn": {"handlers": ["stderr"], "level": "WARNING", "propagate": False},
+        "uvicorn.access": {"handlers": ["stderr"], "level": "INFO", "propagate": False},
+        "relograph.serving": {"handlers": ["stderr"], "level": "INFO", "propagate": False},
+    },
+}
+
+
+def serve(config: ServeConfig, tell: Callable[[str], None] = lambda url: None) -> None:
+    """Serves until SIGTERM or SIGINT, then finishes what was accepted; `tell` is called with the service's address."""
+    from relograph.serving.keys import KeyRing
+    from relograph.serving.served_maps import check_maps
+
+    # Before processes are made: all of them would fail alike, and be made again.
+    check_maps(config, load_match_gnn(config.weights).sha256)
+    if config.keys is not None:
+        KeyRing(config.keys)
+    listening = _listen(config)
+    host, port = listening.getsockname()[:2]
+    tell(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+    settings = _uvicorn_config(config)
+    with listening, _metrics_folder() if config.workers > 1 else nullcontext():
+        if config.workers > 1:
+            Multiprocess(settings, [listening]).run()
+            return
+        # uvicorn repeats a signal to whoever listened before it, when all is done: that is then no reason to fail.
+        before = signal.signal(signal.SIGTERM, lambda *_: None)
+        try:
+            uvicorn.Server(settings).run([listening])
+        except KeyboardInterrupt:
+            pass
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+
+def make_app(config: ServeConfig) -> "FastAPI":
+    """The application of one process, which reads its own weights and maps."""
+    from relograph.serving.app import create_app
+    from relograph.serving.service import Service
+
+    if config.workers > 1:
+        torch.set_num_threads(max(1, num_cores() // config.workers))
+    return create_app(Service(config))
+
+
+def _uvicorn_config(config: ServeConfig) -> uvicorn.Config:
+    from relograph.serving.connections import PatientProtocol
+
+    protocol = partial(
+        PatientProtocol, header_timeout_s=config.header_timeout_s, max_connections=config.max_connections
+    )
+    return uvicorn.Config(
+        partial(make_app, config),
+        factory=True,
+        workers=config.workers,
+        http=cast(type[asyncio.Protocol], protocol),
+        ws="none",
+        lifespan="on",
+        log_config=LOG,
+        access_log=config.access_log,
+        proxy_headers=False,
+        server_header=False,
+        h11_max_incomplete_event_size=HEADER_BYTES,
+        timeout_keep_alive=math.ceil(config.header_timeout_s),
+        timeout_graceful_shutdown=math.ceil(config.shutdown_timeout_s),
+        timeout_worker_healthcheck=HEALTH_CHECK_S,
+    )
+
+
+def _listen(config: ServeConfig) -> socket.socket:
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    listening = socket.socket(family)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((config.host, config.port))
+    except OSError as error:
+        listening.close()
+        raise ConfigError(
+            f"expected to listen on {config.host} port {config.port}, the system answered: {error.strerror}. "
+            "Choose another --host or --port."
+        ) from None
+    listening.set_inheritable(True)
+    return listening
+
+
+@contextmanager
+def _metrics_folder() -> Iterator[None]:
+    """Where processes put their numbers, so that each can tell those of all."""
+    before = os.environ.get(FOLDER_VARIABLE)
+    with tempfile.TemporaryDirectory(prefix="relograph-metrics-") as folder:
+        os.environ[FOLDER_VARIABLE] = folder
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[FOLDER_VARIABLE]
+            else:
+                os.environ[FOLDER_VARIABLE] = before
