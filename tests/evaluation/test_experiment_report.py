@@ -293,6 +293,27 @@ def test_results_of_an_unknown_commit_are_said_to_be(repository: Path):
     assert "Laptop, 2 cores, torch 2.13.0, commit unknown: `bench`" in readme.read_text()
 
 
+def test_the_page_on_exports_tells_what_they_cost(repository: Path):
+    metadata = {
+        "device_name": "Laptop",
+        "num_cores": 2,
+        "torch": "2.13.0",
+        "git_commit": "087f60c",
+        "command": "export",
+    }
+    row = {"num_queries": 150, "share_localized": 0.9, "encode_ms": 30.0, "match_ms": 200.0}
+    row |= {"median_rotation_error_deg": 0.1, "share_within_10_cm_5_deg": 0.98, "share_within_25_cm_10_deg": 0.99}
+    errors_m = {"torch": 0.005, "onnx": 0.006}
+    rows = [row | {"runtime": runtime, "median_translation_error_m": error} for runtime, error in errors_m.items()]
+    file = repository / "results" / "export_int8.json"
+    file.write_text(json.dumps({"metadata": metadata, "results": rows}))
+    page = repository / "docs" / "export.md"
+    page.write_text("# Exports\n\n<!-- export begins --><!-- export ends -->\n")
+    assert page in report(repository)
+    assert "Laptop, 2 cores, torch 2.13.0, commit 087f60c: `export`" in page.read_text()
+    assert "| onnx | 150 | 0.0060 | 0.100 | 98.0% | 99.0% | 90.0% | 30 | 200 |" in page.read_text()
+
+
 def test_a_document_without_markers_stays_as_it_is():
     assert filled("# Title\n", {"results": lambda: "numbers"}) == "# Title\n"
 

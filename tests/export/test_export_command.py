@@ -43,7 +43,10 @@ def test_an_export_is_judged_in_validation_rooms(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_number_that_is_not_there_is_told_as_such():
-    assert "| torch | None |" in runtimes_table([{"runtime": "torch", "median_translation_error_m": None}])
+    row = {"runtime": "onnx", "num_queries": 2, "share_localized": 0.5, "encode_ms": 30.4, "match_ms": 200.0}
+    row |= {"median_translation_error_m": None, "median_rotation_error_deg": None}
+    row |= {"share_within_10_cm_5_deg": 0.0, "share_within_25_cm_10_deg": 0.5}
+    assert runtimes_table([row]).endswith("| onnx | 2 | none | none | 0.0% | 50.0% | 50.0% | 30 | 200 |")
 
 
 def test_an_output_without_rooms_to_measure_in_is_one_line(tmp_path: Path):

@@ -30,6 +30,7 @@ from relograph.evaluation.writing import write_documents
 _OF_ONE_IMAGE = ("posenet-", "atloc-")
 """How the names of trainings begin whose graph is one image."""
 NOTHING_YET = "No results are committed yet; `relograph experiments run all` makes them."
+NOT_MEASURED = "Nothing has been measured yet."
 
 
 @dataclass(frozen=True)
@@ -384,9 +385,16 @@ def ablation_block(results: Path) -> str:
     """What each ingredient of MatchGNN brings."""
     from relograph.evaluation.ablation import ablation_table
 
-    return _benchmarks(results, "ablation", lambda document: ablation_table(document["results"]).strip()) or (
-        "Nothing has been measured yet."
+    return (
+        _benchmarks(results, "ablation", lambda document: ablation_table(document["results"]).strip()) or NOT_MEASURED
     )
+
+
+def export_block(results: Path) -> str:
+    """What exported networks cost in accuracy."""
+    from relograph.evaluation.export_accuracy import runtimes_table
+
+    return _benchmarks(results, "export", lambda document: runtimes_table(document["results"])) or NOT_MEASURED
 
 
 def _benchmarks(results: Path, kind: str, table: Callable[[Mapping[str, Any]], str]) -> str:
@@ -435,10 +443,11 @@ def documents(results: Path, docs: Path) -> dict[Path, str]:
         "match-benchmark": lambda: match_block(results.parent),
     }
     wanted = {docs / "results.md": results_page(files), readme: filled(text, blocks)}
-    ablation = docs / "ablation.md"
-    if ablation.is_file():
-        text = ablation.read_text(encoding="utf-8")
-        wanted[ablation] = filled(text, {"ablation": lambda: ablation_block(results.parent)})
+    for name, block in (("ablation", ablation_block), ("export", export_block)):
+        page = docs / f"{name}.md"
+        if page.is_file():
+            text = page.read_text(encoding="utf-8")
+            wanted[page] = filled(text, {name: lambda block=block: block(results.parent)})  # type: ignore[misc]  # a default that mypy cannot infer
     return wanted
 
 
