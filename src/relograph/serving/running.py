@@ -56,10 +56,10 @@ def serve(config: ServeConfig, tell: Callable[[str], None] = lambda url: None) -
     check_maps(config, load_match_gnn(config.weights).sha256)
     if config.keys is not None:
         KeyRing(config.keys)
-    listening = _listen(config)
+    listening = listen(config)
     host, port = listening.getsockname()[:2]
     tell(f"http://{f'[{host}]' if ':' in host else host}:{port}")
-    settings = _uvicorn_config(config)
+    settings = uvicorn_config(config, partial(make_app, config))
     with listening, _metrics_folder() if config.workers > 1 else nullcontext():
         if config.workers > 1:
             Multiprocess(settings, [listening]).run()
@@ -84,14 +84,15 @@ def make_app(config: ServeConfig) -> "FastAPI":
     return create_app(Service(config))
 
 
-def _uvicorn_config(config: ServeConfig) -> uvicorn.Config:
+def uvicorn_config(config: ServeConfig, make: "Callable[[], FastAPI]") -> uvicorn.Config:
+    """How uvicorn runs the application that `make` gives, once in each process."""
     from relograph.serving.connections import PatientProtocol
 
     protocol = partial(
         PatientProtocol, header_timeout_s=config.header_timeout_s, max_connections=config.max_connections
     )
     return uvicorn.Config(
-        partial(make_app, config),
+        make,
         factory=True,
         workers=config.workers,
         http=cast(type[asyncio.Protocol], protocol),
@@ -108,7 +109,8 @@ def _uvicorn_config(config: ServeConfig) -> uvicorn.Config:
     )
 
 
-def _listen(config: ServeConfig) -> socket.socket:
+def listen(config: ServeConfig) -> socket.socket:
+    """The socket that all processes of a service share."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     listening = socket.socket(family)
     try:
