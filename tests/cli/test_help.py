@@ -57,6 +57,7 @@ def test_the_commands_are_those_that_the_documents_speak_of():
         ("serve", "keys", "create"),
         ("serve", "keys", "list"),
         ("serve", "keys", "revoke"),
+        ("view",),
         ("train",),
         ("eval",),
         ("ablate",),

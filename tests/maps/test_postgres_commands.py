@@ -1,5 +1,6 @@
 """`relograph map` and `relograph localize` take the address of a database wherever they take a folder."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -95,3 +96,17 @@ def test_every_command_takes_the_address_of_a_map(server: Server, kitchen: Path)
     assert failed.stderr.startswith("error: postgresql://guest@")
     assert failed.stderr.count("\n") == 1
     assert "s3cr3t" not in failed.stderr
+
+
+def test_a_shared_map_is_looked_at_as_one_in_a_folder_is(server: Server, kitchen: Path):
+    address = server.new_database()
+    run("map", "create", "kitchen.map", "kitchen")
+    run("map", "copy", "kitchen.map", address)
+    pages = []
+    for where in ("kitchen.map", address):
+        run("view", where, "--save", "view.html")
+        (data,) = re.findall(r'id="data">(.*?)</script>', Path("view.html").read_text(), flags=re.DOTALL)
+        pages.append(json.loads(data))
+    assert pages[0]["groups"] == pages[1]["groups"]
+    assert len(pages[1]["photos"]) == 4
+    assert pages[0]["photos"] == pages[1]["photos"]

@@ -16,6 +16,7 @@ from relograph.errors import GeometryError
 from relograph.geometry import Pose
 from relograph.scenes.frame import FileSource, Frame
 from relograph.viewer import CameraGroup, write_cameras_page
+from relograph.viewer.cameras_page import Slider
 
 LEVEL = torch.tensor([[1.0, 0, 0], [0, 0, 1], [0, -1, 0]], dtype=torch.float64)
 """A camera that looks along the world's y axis, with the world's z axis up."""
@@ -70,6 +71,23 @@ def test_names_from_outside_stay_text(tmp_path: Path):
     assert data_of(tmp_path / "page.html")["groups"][0]["cameras"][0]["caption"] == evil
 
 
+def test_a_title_that_looks_like_a_place_for_data_stays_a_title(tmp_path: Path):
+    group = CameraGroup("map", "#98a1ad", cameras((0, 0, 0)), ['"><img src=x onerror=alert(1)>'])
+    write_cameras_page(tmp_path / "page.html", [group], title="{{data}}")
+    page = (tmp_path / "page.html").read_text()
+    assert 'aria-label="{{data}}"' in page
+    assert page.count("onerror") == 1
+
+
+def test_cameras_of_one_photo_share_it(tmp_path: Path):
+    Image.new("RGB", (64, 48)).save(tmp_path / "photo.png")
+    pose = cameras((0, 0, 0))
+    frame = Frame("photo.png", pose[0], FileSource(tmp_path / "photo.png"))
+    groups = [CameraGroup(name, "grey", pose, ["photo"], frames=[frame]) for name in ("truth", "answer")]
+    write_cameras_page(tmp_path / "page.html", groups, title="Kitchen")
+    assert len(data_of(tmp_path / "page.html")["photos"]) == 1
+
+
 def test_photos_are_small_and_inside_the_file(tmp_path: Path):
     photo = tmp_path / "photo.png"
     Image.new("RGB", (640, 480), (200, 30, 30)).save(photo)
@@ -78,7 +96,9 @@ def test_photos_are_small_and_inside_the_file(tmp_path: Path):
     write_cameras_page(
         tmp_path / "page.html", [CameraGroup("map", "grey", pose, ["photo"], frames=[frame])], title="Kitchen"
     )
-    url = data_of(tmp_path / "page.html")["groups"][0]["cameras"][0]["photo"]
+    data = data_of(tmp_path / "page.html")
+    assert data["groups"][0]["cameras"][0]["photo"] == 0
+    (url,) = data["photos"]
     inside = Image.open(io.BytesIO(base64.b64decode(url.removeprefix("data:image/jpeg;base64,"))))
     assert inside.size == (200, 150)
     np.testing.assert_allclose(np.asarray(inside).mean(axis=(0, 1)), [200, 30, 30], atol=4)
@@ -98,4 +118,9 @@ def test_groups_that_do_not_fit_are_refused(tmp_path: Path):
     ]
     with pytest.raises(GeometryError, match="as many cameras in both to join them, found 2 and 1"):
         write_cameras_page(tmp_path / "page.html", groups, title="Kitchen", lines=[(0, 1)])
+    with pytest.raises(GeometryError, match="answer: expected a camera for each of 2 steps of the slider, found 1"):
+        write_cameras_page(tmp_path / "page.html", groups, title="Kitchen", slider=Slider("query", ["a", "b"], [0, 1]))
+    slider = Slider("query", ["a", "b"], [0], 1, [[0]])
+    with pytest.raises(GeometryError, match="query: expected related cameras for each of 2 steps, found those of 1"):
+        write_cameras_page(tmp_path / "page.html", groups, title="Kitchen", slider=slider)
     assert not (tmp_path / "page.html").exists()

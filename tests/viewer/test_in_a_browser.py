@@ -1,6 +1,7 @@
 """The page of cameras in a real Chromium: it draws, shows photos, listens, and asks nobody for anything."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from chromium import chromium
 from relograph.geometry import Pose
 from relograph.scenes.frame import FileSource, Frame
 from relograph.viewer import CameraGroup, write_cameras_page
+from relograph.viewer.cameras_page import Slider
 
 BLUE, ORANGE = "#0072b2", "#d55e00"
 SIZE = {"width": 900, "height": 600}
@@ -50,6 +52,12 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def page(browser: Any, page_file: Path) -> Iterator[Any]:
+    with opened_page(browser, page_file) as opened:
+        yield opened
+
+
+@contextmanager
+def opened_page(browser: Any, page_file: Path) -> Iterator[Any]:
     """The page, opened; whatever it complains of or asks for is an error."""
     opened = browser.new_page(viewport=SIZE)
     complaints: list[str] = []
@@ -116,6 +124,44 @@ def test_pointing_at_a_camera_shows_its_photo_and_caption(page: Any):
     page.mouse.move(*place_of(page, "answer two"))
     assert page.locator("#shown span").inner_text() == "answer two"
     assert not page.locator("#shown img").is_visible()
+
+
+def test_the_slider_walks_along_answers_and_marks_them_with_their_references(browser: Any, tmp_path: Path):
+    level = torch.tensor([[1.0, 0, 0], [0, 0, 1], [0, -1, 0]], dtype=torch.float64)
+    nan = float("nan")
+    Image.new("RGB", (64, 48), (200, 30, 30)).save(tmp_path / "red.png")
+    photo = Frame("red.png", Pose.identity(), FileSource(tmp_path / "red.png"))
+
+    def group(name: str, color: str, x: list[float], captions: list[str], frames: Any = None) -> CameraGroup:
+        centers = torch.tensor([[at, 0.0, 0.0] for at in x], dtype=torch.float64)
+        return CameraGroup(name, color, Pose(level.expand(len(x), 3, 3), centers), captions, frames)
+
+    said = ["first: 0.100 m", "second: not localized", "third: 0.300 m"]
+    groups = [
+        group("references", BLUE, [-1.0, 3.0], ["r0", "r1"]),
+        group("answers", ORANGE, [0.0, nan, 2.0], said, [None, None, photo]),
+    ]
+    page_file = tmp_path / "page.html"
+    write_cameras_page(page_file, groups, title="Room", slider=Slider("query", said, [1], 0, [[0], [], [1, 0]]))
+    with opened_page(browser, page_file) as page:
+        slider, marked = page.locator("#walk input"), "() => [current.map(c => c.caption), related.map(c => c.caption)]"
+        assert page.locator("#walk output").inner_text() == "1 / 3"
+        assert page.locator("#shown span").inner_text() == said[0]
+        assert page.evaluate(marked) == [[said[0]], ["r0"]]
+        slider.focus()
+        page.keyboard.press("ArrowRight")  # the slider is the browser's own, and so are its keys
+        assert page.locator("#shown span").inner_text() == said[1]
+        assert page.evaluate(marked) == [[], []]
+        page.keyboard.press("End")
+        settle(page)
+        assert page.locator("#walk output").inner_text() == "3 / 3"
+        assert page.evaluate(marked) == [[said[2]], ["r1", "r0"]]
+        assert page.evaluate("() => document.querySelector('#shown img').naturalWidth") == 64
+        # Pointing at another camera shows that one; pointing away, the slider's again.
+        page.mouse.move(*place_of(page, "r0"))
+        assert page.locator("#shown span").inner_text() == "r0"
+        page.mouse.move(890, 20)
+        assert page.locator("#shown span").inner_text() == said[2]
 
 
 def test_dragging_turns_the_wheel_comes_closer_and_keys_do_the_same(page: Any):

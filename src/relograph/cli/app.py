@@ -23,6 +23,7 @@ from relograph.cli import (
     scene,
     serve,
     train,
+    view,
     weights,
 )
 from relograph.cli.failing import failures_as_one_line
@@ -50,6 +51,7 @@ app.add_typer(map.app, name="map")
 app.add_typer(rooms.app, name="rooms")
 app.command("localize")(localize.localize_command)
 app.add_typer(serve.app, name="serve")
+app.command("view")(view.view_command)
 app.command("train")(train.train_command)
 app.command("eval")(eval.eval_command)
 app.command("ablate")(ablate.ablate_command)

@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Literal, Protocol, get_args
 
@@ -23,7 +23,15 @@ from torch import Tensor
 
 from relograph.errors import ConfigError, DatasetError
 from relograph.geometry import Camera, Pose
-from relograph.geometry.axes import AXES, AxesName, axes_of, covariance_of_body, covariance_to_axes, to_axes
+from relograph.geometry.axes import (
+    AXES,
+    AxesName,
+    axes_of,
+    covariance_of_body,
+    covariance_to_axes,
+    from_axes,
+    to_axes,
+)
 from relograph.localization.localizer import Answer
 from relograph.scenes.camera_models import camera_line
 from relograph.scenes.names import parse_floats, pose_from_matrix, read_text
@@ -363,6 +371,57 @@ def answer_as_json(named: NamedAnswer, wording: PoseWording) -> dict[str, object
     if named.raw_weight is not None:
         document["raw_weight"] = named.raw_weight
     return document
+
+
+@dataclass(frozen=True)
+class SavedAnswer:
+    """As much of an answer as is needed to show it."""
+
+    name: str
+    T_world_cam: Pose | None
+    """Along OpenCV's axes; None where the query was not localized."""
+    reason: str = ""
+    """Why it was not."""
+    confidence: float | None = None
+    references: tuple[str, ...] = ()
+    """Names of photos of the map."""
+    T_world_true: Pose | None = None
+    """Where it is known."""
+
+
+def read_answers(path: Path) -> list[SavedAnswer]:
+    """The answers in a file of JSON lines that `relograph localize` wrote."""
+    answers = []
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        if line.strip():
+            answers.append(_answer_from_json(line, f"{path}:{number}"))
+    return answers
+
+
+def _answer_from_json(line: str, where: str) -> SavedAnswer:
+    try:
+        document = json.loads(line)
+        axes, matrix = str(document["axes"]), document["T_world_cam"]
+        pose = None if matrix is None else pose_from_matrix(matrix, where)
+        answer = SavedAnswer(
+            str(document["name"]),
+            pose,
+            str(document["reason"]),
+            float(document["confidence"]),
+            tuple(str(used["name"]) for used in document["references"]),
+        )
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DatasetError(
+            f"{where}: expected an answer of `relograph localize` in JSON, found a line that is none "
+            f"({type(error).__name__}: {error}). Localize again with --output answers.jsonl."
+        ) from None
+    for known in get_args(AxesName):
+        # ARKit's axes depend on whether the photo is tall, which the file does not say.
+        if axes == known and known != "arkit":
+            return answer if pose is None else replace(answer, T_world_cam=from_axes(pose, axes_of(known)))
+    raise DatasetError(
+        f"{where}: expected poses along the axes {', '.join(AXES)}, found {axes!r}. Localize again without --axes."
+    )
 
 
 def sigmas(covariance: Float[Tensor, "6 6"]) -> tuple[float | None, float | None]:

@@ -14,6 +14,7 @@ from relograph.errors import MissingExtraError
 from relograph.evaluation.plots import label_in_plain_numbers
 from relograph.evaluation.qualitative import ANSWER_COLOR, MAP_COLOR, TRUE_COLOR
 from relograph.geometry import Pose, pose_error
+from relograph.localization.answer_files import SavedAnswer
 from relograph.localization.consensus import import_poselib
 from relograph.localization.localizer import Answer, Localizer
 from relograph.localization.map_features import MapFeatures
@@ -21,7 +22,8 @@ from relograph.models.shipped import LoadedMatchGNN
 from relograph.progress import SILENT, Progress
 from relograph.rooms.pictures import ground_axes, save_picture
 from relograph.scenes import Frame, Scene
-from relograph.viewer.cameras_page import CameraGroup, write_cameras_page
+from relograph.viewer.cameras_page import CameraGroup, Slider, write_cameras_page
+from relograph.viewer.shown import error_text, groups_of_answers, stacked_or_nowhere
 
 REFUSED_COLOR = "#d55e00"
 MARGIN_M = 0.5
@@ -53,13 +55,15 @@ class ScoredAnswer:
         """The answer in a few words."""
         if self.error is None:
             return f"not localized ({self.answer.confidence:.0%} sure)"
-        return f"{_text(self.error)} ({self.answer.confidence:.0%} sure)"
+        return f"{error_text(self.error)} ({self.answer.confidence:.0%} sure)"
 
     @property
     def caption(self) -> str:
         """All of it in a line."""
         why = f" {self.answer.reason}" if self.answer.reason else ""
-        copied = "" if self.copied_error is None else f" Copying the most similar photo: {_text(self.copied_error)}."
+        copied = (
+            "" if self.copied_error is None else f" Copying the most similar photo: {error_text(self.copied_error)}."
+        )
         return f"{self.frame.name}: {self.said}.{why}{copied}"
 
 
@@ -111,7 +115,7 @@ def answers_table(scored: Sequence[ScoredAnswer]) -> str:
     """A line for each photo: its error, and that of copying the pose of the most similar photo."""
     rows = [("photo", "answer", "copying the most similar photo")]
     rows += [
-        (one.frame.name, one.said, "nothing to copy" if one.copied_error is None else _text(one.copied_error))
+        (one.frame.name, one.said, "nothing to copy" if one.copied_error is None else error_text(one.copied_error))
         for one in scored
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
@@ -161,7 +165,7 @@ def draw_answers_from_above(name: str, map_frames: Sequence[Frame], scored: Sequ
     arrows(_stacked([frame.T_world_cam for frame in map_frames]), MAP_COLOR, "map", 1)
     if found:
         truth = _stacked([one.frame.T_world_cam for one in found])
-        answers = _stacked_or_nowhere([one.answer.T_world_cam for one in found])
+        answers = stacked_or_nowhere([one.answer.T_world_cam for one in found])
         arrows(truth, TRUE_COLOR, "truth", 4)
         arrows(answers, ANSWER_COLOR, "answer", 1.5)
         for true_center, center in zip(truth.t.numpy() @ to_ground, answers.t.numpy() @ to_ground, strict=True):
@@ -201,37 +205,42 @@ def draw_answers_from_above(name: str, map_frames: Sequence[Frame], scored: Sequ
 
 
 def write_answers_page(name: str, map_frames: Sequence[Frame], scored: Sequence[ScoredAnswer], path: Path) -> None:
-    """The same in 3-D, with all photos."""
-    queries, captions = [one.frame for one in scored], [one.caption for one in scored]
-    found = [None if one.error is None else one.frame.T_world_cam for one in scored]
-    refused = [one.frame.T_world_cam if one.error is None else None for one in scored]
-    groups = [
-        CameraGroup(
-            "map",
-            MAP_COLOR,
-            _stacked([frame.T_world_cam for frame in map_frames]),
-            [frame.name for frame in map_frames],
-            map_frames,
-            size_m=0.12,
-        ),
-        CameraGroup("truth", TRUE_COLOR, _stacked_or_nowhere(found), captions, queries),
-        CameraGroup(
-            "answer", ANSWER_COLOR, _stacked_or_nowhere([one.answer.T_world_cam for one in scored]), captions, queries
-        ),
-        CameraGroup("truth, not localized", REFUSED_COLOR, _stacked_or_nowhere(refused), captions, queries),
+    """The same in 3-D, with all photos and a slider along the queries."""
+    row_by_name = {frame.name: row for row, frame in enumerate(map_frames)}
+    query_by_name = {one.frame.name: one.frame for one in scored}
+    answers = [
+        SavedAnswer(
+            one.frame.name,
+            one.answer.T_world_cam,
+            one.answer.reason,
+            one.answer.confidence,
+            tuple(used.name for used in one.answer.references),
+            one.frame.T_world_cam,
+        )
+        for one in scored
     ]
-    title = f"{name}: answers beside the truth"
-    write_cameras_page(path, groups, title=title, note=summary(scored), lines=[(1, 2)])
+    of_answers = groups_of_answers(answers, query_by_name.get, [one.caption for one in scored])
+    map_group = CameraGroup(
+        "map",
+        MAP_COLOR,
+        _stacked([frame.T_world_cam for frame in map_frames]),
+        [frame.name for frame in map_frames],
+        map_frames,
+        size_m=0.12,
+    )
+    related = [[row_by_name[name] for name in answer.references if name in row_by_name] for answer in answers]
+    write_cameras_page(
+        path,
+        [map_group, *of_answers.groups],
+        title=f"{name}: answers beside the truth",
+        note=summary(scored),
+        lines=[(a + 1, b + 1) for a, b in of_answers.lines],
+        slider=Slider("query", of_answers.captions, [1 + i for i in range(len(of_answers.groups))], 0, related),
+    )
 
 
 def _stacked(poses: Sequence[Pose]) -> Pose:
     return Pose(torch.stack([T.R for T in poses]), torch.stack([T.t for T in poses]))
-
-
-def _stacked_or_nowhere(poses: Sequence[Pose | None]) -> Pose:
-    """The poses, not a number where there is none."""
-    nowhere = Pose(torch.full((3, 3), torch.nan, dtype=torch.float64), torch.full((3,), torch.nan, dtype=torch.float64))
-    return _stacked([nowhere if pose is None else pose for pose in poses])
 
 
 def _error(T_world_cam: Pose, frame: Frame) -> tuple[float, float]:
@@ -249,8 +258,4 @@ def _median(errors: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def _median_text(errors: Sequence[tuple[float, float]]) -> str:
-    return _text(_median(errors))
-
-
-def _text(error: tuple[float, float]) -> str:
-    return f"{error[0]:.3f} m / {error[1]:.2f}°"
+    return error_text(_median(errors))

@@ -4,15 +4,18 @@ import base64
 import html
 import io
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64
 from PIL import Image
+from torch import Tensor
 
 from relograph.errors import GeometryError
 from relograph.evaluation.writing import write_whole
@@ -47,15 +50,40 @@ class CameraGroup:
             )
 
 
+@dataclass(frozen=True)
+class Slider:
+    """Steps along a sequence: the i-th cameras of some groups belong to step i."""
+
+    label: str
+    captions: Sequence[str]
+    """What is said of each step."""
+    groups: Sequence[int]
+    """Each has a camera for every step, or a pose that is not finite where it has none."""
+    related_group: int | None = None
+    related: Sequence[Sequence[int]] = ()
+    """Of each step the cameras of that group to show with it, such as the references of an answer."""
+
+
 def write_cameras_page(
-    path: Path, groups: Sequence[CameraGroup], *, title: str, note: str = "", lines: Sequence[tuple[int, int]] = ()
+    path: Path,
+    groups: Sequence[CameraGroup],
+    *,
+    title: str,
+    note: str = "",
+    lines: Sequence[tuple[int, int]] = (),
+    slider: Slider | None = None,
 ) -> None:
     """Write a page with all groups; see `cameras_page`."""
-    write_whole(path, cameras_page(groups, title=title, note=note, lines=lines).encode())
+    write_whole(path, cameras_page(groups, title=title, note=note, lines=lines, slider=slider).encode())
 
 
 def cameras_page(
-    groups: Sequence[CameraGroup], *, title: str, note: str = "", lines: Sequence[tuple[int, int]] = ()
+    groups: Sequence[CameraGroup],
+    *,
+    title: str,
+    note: str = "",
+    lines: Sequence[tuple[int, int]] = (),
+    slider: Slider | None = None,
 ) -> str:
     """A page with all groups; it can be turned, and shows a camera's photo when one points at it.
 
@@ -63,6 +91,8 @@ def cameras_page(
     of one is joined with its partner in the other, such as an answer with the truth. Cameras whose pose is not finite
     are left out.
     """
+    if slider is not None:
+        _require_steps(slider, groups)
     for a, b in lines:
         if len(groups[a].captions) != len(groups[b].captions):
             raise GeometryError(
@@ -70,52 +100,97 @@ def cameras_page(
                 f"{len(groups[a].captions)} and {len(groups[b].captions)}. Leave the line out."
             )
     poses = [group.T_world_cam.detach().to("cpu", torch.float64) for group in groups]
-    finite = [(T.R.isfinite().all(dim=(1, 2)) & T.t.isfinite().all(dim=1)).tolist() for T in poses]
+    photos: dict[int, _Photo] = {}
     data = {
         "title": title,
         "note": note,
-        "up": _up(poses, finite).tolist(),
+        "up": up_of(poses).tolist(),
         "groups": [
             {
                 "name": group.name,
                 "color": group.color,
                 "size": group.size_m,
-                "cameras": [_camera(T, row, group) if is_finite else None for row, is_finite in enumerate(finite_rows)],
+                "cameras": [
+                    _camera(T, row, group, photos) if there else None for row, there in enumerate(is_finite(T).tolist())
+                ],
             }
-            for group, T, finite_rows in zip(groups, poses, finite, strict=True)
+            for group, T in zip(groups, poses, strict=True)
         ],
         "lines": [list(pair) for pair in lines],
+        "slider": None if slider is None or not slider.captions else asdict(slider),
+        "photos": [photo.url for photo in photos.values()],
     }
     # "</" would end the script, whatever stands around it; JSON reads "<\/" as the same.
     as_json = json.dumps(data, separators=(",", ":")).replace("</", "<\\/")
-    page = resources.files("relograph.viewer").joinpath("cameras_page.html").read_text("utf-8")
-    return page.replace("{{title}}", html.escape(title)).replace("{{data}}", as_json)
+    return filled_page("cameras_page.html", {"title": html.escape(title), "data": as_json})
 
 
-def _camera(T_world_cam: Pose, row: int, group: CameraGroup) -> dict[str, object]:
+def filled_page(template: str, text_by_name: Mapping[str, str]) -> str:
+    """One of this folder's pages with HTML in the places of `{{name}}`; what is put there is not looked at again."""
+    page = resources.files("relograph.viewer").joinpath(template).read_text("utf-8")
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: text_by_name[place[1]], page)
+
+
+class _Photo(NamedTuple):
+    """A photo within the page, and its place among all; the frame is kept, as it is known by its identity."""
+
+    frame: PosedPhoto
+    place: int
+    url: str
+
+
+def _require_steps(slider: Slider, groups: Sequence[CameraGroup]) -> None:
+    for number in slider.groups:
+        if len(groups[number].captions) != len(slider.captions):
+            raise GeometryError(
+                f"{groups[number].name}: expected a camera for each of {len(slider.captions)} steps of the slider, "
+                f"found {len(groups[number].captions)}. Leave the group out of the slider."
+            )
+    if slider.related_group is not None and len(slider.related) != len(slider.captions):
+        raise GeometryError(
+            f"{slider.label}: expected related cameras for each of {len(slider.captions)} steps, found those of "
+            f"{len(slider.related)}. Give an empty list where there are none."
+        )
+
+
+def _camera(T_world_cam: Pose, row: int, group: CameraGroup, photos: dict[int, _Photo]) -> dict[str, object]:
+    """A camera; its photo becomes one of `photos`, unless another camera has the same."""
     frame = group.frames[row] if group.frames is not None else None
+    if frame is not None and id(frame) not in photos:
+        photos[id(frame)] = _Photo(frame, len(photos), _photo_url(frame))
     R, t = T_world_cam.R[row], T_world_cam.t[row]
     return {
         "R": [round(number, 5) for number in R.flatten().tolist()],
         "t": [round(number, 4) for number in t.tolist()],
         "caption": group.captions[row],
-        "photo": _photo_url(frame) if frame is not None else None,
+        "photo": None if frame is None else photos[id(frame)].place,
     }
 
 
-def _photo_url(frame: PosedPhoto) -> str:
-    """A small copy of a frame's photo, inside the page."""
+def small_photo(frame: PosedPhoto) -> Image.Image:
+    """A small copy of a frame's photo."""
     small = Image.fromarray(frame.read_image())
     small.thumbnail((2 * PHOTO_HEIGHT, PHOTO_HEIGHT))
+    return small
+
+
+def _photo_url(frame: PosedPhoto) -> str:
+    """The same, inside the page."""
+    small = small_photo(frame)
     encoded = io.BytesIO()
     small.save(encoded, "JPEG", quality=PHOTO_QUALITY)
     return f"data:image/jpeg;base64,{base64.b64encode(encoded.getvalue()).decode()}"
 
 
-def _up(poses: Sequence[Pose], finite: Sequence[Sequence[bool]]) -> Float64[np.ndarray, "3"]:
+def up_of(poses: Sequence[Pose]) -> Float64[np.ndarray, "3"]:
     """The mean of what is up in the photos: people hold cameras upright, and worlds are turned in any way."""
     up = np.zeros(3)
-    for T, rows in zip(poses, finite, strict=True):
-        up -= T.R[torch.tensor(rows, dtype=torch.bool)][..., 1].sum(dim=0).numpy()
+    for T in poses:
+        up -= T.R[is_finite(T)][..., 1].sum(dim=0).numpy()
     length = np.linalg.norm(up)
     return up / length if length > 1e-9 else np.array([0.0, 0.0, 1.0])
+
+
+def is_finite(T_world_cam: Pose) -> Bool[Tensor, "M"]:
+    """Which cameras have a place."""
+    return T_world_cam.R.isfinite().all(dim=(1, 2)) & T_world_cam.t.isfinite().all(dim=1)

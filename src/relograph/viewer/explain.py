@@ -10,7 +10,6 @@ import html
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +28,7 @@ from relograph.localization.prior import Prior
 from relograph.localization.queries import Query
 from relograph.models.match_gnn import COARSE_STRIDE
 from relograph.models.shipped import Odds
-from relograph.viewer.cameras_page import CameraGroup, cameras_page
+from relograph.viewer.cameras_page import CameraGroup, cameras_page, filled_page
 
 PHOTO_QUALITY = 80
 MAP_CAMERAS_SHOWN = 500
@@ -92,8 +91,7 @@ def write_explanation(
         parts.append(_references_section(explained, explained.compared, references))
         parts.append(_view_section(explained, explained.compared, references, T_world_map))
         parts.append(_numbers_section(explained))
-    page = resources.files("relograph.viewer").joinpath("explain_page.html").read_text("utf-8")
-    page = page.replace("{{title}}", _escaped(f"{name}: why")).replace("{{body}}", "\n".join(parts))
+    page = filled_page("explain_page.html", {"title": _escaped(f"{name}: why"), "body": "\n".join(parts)})
     write_whole(path, page.encode())
 
 
