@@ -22,7 +22,7 @@ demo: $(VENV)/.installed ## Make a room, draw its cameras, and localize photos i
 
 # One thread a process: pytest already uses both cores, and torch's threads would only get in each other's way.
 test: export OMP_NUM_THREADS := 1
-test: $(VENV)/.installed-dev ## Run every check that CI runs: format, lint, types, tests, doctests.
+test: $(VENV)/.installed-dev chromium ## Run every check that CI runs: format, lint, types, tests, doctests.
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m mypy
@@ -46,7 +46,7 @@ docs: $(VENV)/.installed-dev ## Build the documentation as a site into site/, wh
 wheel: $(VENV)/.installed-dev ## Build the wheel and the source archive into dist/, and say how large they are.
 	@rm -rf dist
 	$(PYTHON) -m hatchling build
-	$(PYTHON) -m zipfile --list dist/*.whl | awk '/weights\/|\.html/ {print $$1, $$NF}'
+	$(PYTHON) -m zipfile --list dist/*.whl | awk '/weights\/|page\/|\.html/ {print $$1, $$NF}'
 	du --apparent-size --block-size=1000 dist/* | awk '{printf "%s: %.1f MB\n", $$2, $$1 / 1000}'
 
 peers: $(PEERS_VENV)/.installed ## Make .venv-peers, where XFeat and ALIKED + LightGlue live that relograph is compared with.
@@ -61,14 +61,25 @@ clean: ## Remove what these commands made: .venv, .venv-peers, the demo's files,
 
 # The stamps say what .venv holds; a change of pyproject.toml installs again.
 $(VENV)/.installed: $(VENV)/.created pyproject.toml
-	@echo "Installing relograph with its geometry extra into $(VENV) (once; torch is large)"
-	$(PIP_INSTALL) -e '.[geometry]'
+	@echo "Installing relograph with its geometry and serve extras into $(VENV) (once; torch is large)"
+	$(PIP_INSTALL) -e '.[geometry,serve]'
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.created pyproject.toml
 	@echo "Installing relograph with its dev extra into $(VENV) (once; torch is large)"
 	$(PIP_INSTALL) -e '.[dev]'
 	touch $(VENV)/.installed $@
+
+# Pages are tested in it; their tests are skipped, with a line that says so, where there is none and it cannot be had.
+.PHONY: chromium
+chromium:
+	@for name in chromium chromium-browser google-chrome; do if command -v $$name >/dev/null; then exit 0; fi; done
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+	    echo "Installing Chromium, in which pages are tested (once)"
+	    export DEBIAN_FRONTEND=noninteractive
+	    apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium ||
+	        echo "warning: Chromium could not be installed; tests of pages are skipped" >&2
+	fi
 
 # The peers never get into .venv: one of them asks for torchvision. They run on the very torch that .venv has, so that
 # times can be compared.

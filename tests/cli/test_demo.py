@@ -1,13 +1,17 @@
 """`relograph demo`: whatever weights there are, it says what they are worth."""
 
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 import torch
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from relograph import rooms
 from relograph.cli.app import app
+from relograph.maps import Map
 from relograph.models import shipped
 from relograph.models.match_gnn import MatchGNN
 from relograph.models.shipped import save_match_gnn
@@ -58,6 +62,24 @@ def test_weights_that_learned_nothing_are_told_plainly(are_shipped: bool, packag
     assert "copying    the pose of the most similar photo instead: median error " in done.stdout
     for name in ("answers_from_above.png", "answers.html"):
         assert (tmp_path / "demo" / name).is_file()
+
+
+def test_it_ends_by_offering_its_map_and_photos_to_the_browser(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_untrained(tmp_path / "mine")
+    monkeypatch.setenv("PATH", str(tmp_path))  # where no relograph is
+    monkeypatch.setattr("sys.argv", [".venv/bin/relograph"])
+    done = invoke(tmp_path / "demo", "--weights", tmp_path / "mine")
+    assert done.exit_code == 0, done.output
+    (command,) = re.findall(r"^In a browser: run  (.*)$", done.stdout, flags=re.MULTILINE)
+    program, *arguments = shlex.split(command)
+    assert program == ".venv/bin/relograph"
+    assert arguments == ["serve", str(tmp_path / "demo" / "room-1.map"), "--weights", str(tmp_path / "mine")]
+    get_command(app).commands["serve"].commands["run"].make_context("run", arguments[1:])  # no option is unknown
+    assert len(Map.open(tmp_path / "demo" / "room-1.map")) > 0
+    (folder,) = re.findall(r"^and drop photos of (.*) onto the page", done.stdout, flags=re.MULTILINE)
+    assert list(Path(folder).glob("*.color.png"))
 
 
 def test_weights_that_are_none_are_told_before_anything_is_made(tmp_path: Path) -> None:

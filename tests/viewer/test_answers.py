@@ -9,6 +9,7 @@ from PIL import Image
 
 from relograph.geometry import Pose
 from relograph.localization.localizer import Answer
+from relograph.maps import Map
 from relograph.models.match_gnn import MatchGNN
 from relograph.models.shipped import load_match_gnn, save_match_gnn
 from relograph.scenes import Scene
@@ -19,6 +20,7 @@ from relograph.viewer.answers import (
     answers_table,
     demonstrate,
     draw_answers_from_above,
+    map_of_demo,
     summary,
     write_answers_page,
 )
@@ -113,7 +115,7 @@ def test_pictures_are_drawn_whether_photos_were_localized_or_not(scene: Scene, t
 def test_a_network_that_learned_nothing_is_shown_as_it_is(scene: Scene, tmp_path: Path):
     torch.manual_seed(0)
     save_match_gnn(tmp_path / "weights", MatchGNN(SMALL).eval(), {})
-    said = demonstrate(scene, load_match_gnn(tmp_path / "weights"), tmp_path / "demo", 4, 2)
+    said = demonstrate(scene, load_match_gnn(tmp_path / "weights"), tmp_path / "demo", tmp_path / "room.map", 4, 2)
     assert [line.split()[0] for line in said.splitlines()[:3]] == ["photo", "4.png", "5.png"]
     assert "of 2 photos" in said
     assert "verdict" in said
@@ -123,11 +125,29 @@ def test_a_network_that_learned_nothing_is_shown_as_it_is(scene: Scene, tmp_path
         assert name in said
 
 
+def test_the_map_stays_and_is_used_again_by_the_same_weights_only(scene: Scene, tmp_path: Path):
+    networks = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        save_match_gnn(tmp_path / f"weights-{seed}", MatchGNN(SMALL).eval(), {})
+        networks.append(load_match_gnn(tmp_path / f"weights-{seed}"))
+    where = tmp_path / "room.map"
+    said = demonstrate(scene, networks[0], tmp_path / "demo", where, 4, 2)
+    assert said.splitlines()[-1] == f"map        {where}"
+    assert [frame.name for frame in Map.open(where)] == ["0.png", "1.png", "2.png", "3.png"]
+    changes = len(Map.open(where).changes())
+
+    assert map_of_demo(where, list(scene.train), networks[0]).frames == Map.open(where).frames
+    assert len(Map.open(where).changes()) == changes
+    assert map_of_demo(where, list(scene.train), networks[1]).settings.network_sha256 == networks[1].sha256
+    assert len(Map.open(where)) == 4
+
+
 def test_without_the_solver_it_is_said_whose_poses_they_are(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setitem(sys.modules, "poselib", None)
     save_match_gnn(tmp_path / "weights", MatchGNN(SMALL).eval(), {})
-    said = demonstrate(scene, load_match_gnn(tmp_path / "weights"), tmp_path / "demo", 4, 2)
+    said = demonstrate(scene, load_match_gnn(tmp_path / "weights"), tmp_path / "demo", tmp_path / "room.map", 4, 2)
     assert "mind       the poses are the network's own: " in said
     assert "pip install 'relograph[geometry]'" in said

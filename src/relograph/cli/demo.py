@@ -1,5 +1,8 @@
 """`relograph demo`: the whole road on an embedded example."""
 
+import shlex
+import shutil
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +21,10 @@ def demo_command(
         typer.Option(metavar="DIR", help="Weights of MatchGNN that a training wrote.", show_default="the package's"),
     ] = None,
 ) -> None:
-    """Make a room, check it, draw its cameras, and localize photos in it with MatchGNN, which never saw it."""
+    """Make a room, check it, draw its cameras, and localize photos in it with MatchGNN, which never saw it.
+
+    Its map stays, and the last lines say how to open it in a browser.
+    """
     from relograph.cli.printing import counted, printable
     from relograph.errors import DatasetError
     from relograph.models.shipped import load_match_gnn, weights_are_shipped
@@ -49,4 +55,16 @@ def demo_command(
 
     where = "the package's" if weights is None else printable(str(weights))
     typer.echo(f"weights    {where}, SHA-256 {network.sha256[:12]}; this room was no part of their training")
-    typer.echo(demonstrate(scene, network, directory, MAP_PHOTOS, QUERIES, progress=progress))
+    map_path = directory / f"{scene.name}.map"
+    typer.echo(demonstrate(scene, network, directory, map_path, MAP_PHOTOS, QUERIES, progress=progress))
+    command = [_program(), "serve", str(map_path), *(() if weights is None else ("--weights", str(weights)))]
+    typer.echo(
+        f"\nIn a browser: run  {shlex.join(command)}\n"
+        f"and drop photos of {scene.root / scene.test[0].name.rpartition('/')[0]} onto the page that it names."
+    )
+
+
+def _program() -> str:
+    """How this command is called here: `make demo` runs it from an environment that is not on PATH."""
+    called = Path(sys.argv[0])
+    return str(called) if called.name == "relograph" and shutil.which("relograph") is None else "relograph"

@@ -1,5 +1,6 @@
 """Answers beside the truth, to look at: a picture from above, and a page in 3-D."""
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from relograph.geometry import Pose, pose_error
 from relograph.localization.answer_files import SavedAnswer
 from relograph.localization.consensus import import_poselib
 from relograph.localization.localizer import Answer, Localizer
-from relograph.localization.map_features import MapFeatures
+from relograph.maps.map import Map
 from relograph.models.shipped import LoadedMatchGNN
 from relograph.progress import SILENT, Progress
 from relograph.rooms.pictures import ground_axes, save_picture
@@ -71,18 +72,22 @@ def demonstrate(
     scene: Scene,
     network: LoadedMatchGNN,
     folder: Path,
+    map_path: Path,
     num_map_photos: int,
     num_queries: int,
     *,
     progress: Progress = SILENT,
 ) -> str:
-    """Localize some test photos of a scene in a map of some of its training photos, and write what can be looked at."""
+    """Localize some test photos of a scene in a map of some of its training photos, and write what can be looked at.
+
+    The map stays at `map_path`.
+    """
     map_frames, queries = (
         [frames[int(row)] for row in np.linspace(0, len(frames) - 1, min(count, len(frames)))]
         for frames, count in ((scene.train, num_map_photos), (scene.test, num_queries))
     )
-    localizer = Localizer(MapFeatures.of(map_frames, network, progress=progress), network)
-    scored = localize_frames(localizer, queries, progress=progress)
+    place = map_of_demo(map_path, map_frames, network, progress=progress)
+    scored = localize_frames(Localizer(place, network), queries, progress=progress)
     picture, page = folder / "answers_from_above.png", folder / "answers.html"
     draw_answers_from_above(scene.name, map_frames, scored, picture)
     write_answers_page(scene.name, map_frames, scored, page)
@@ -93,7 +98,18 @@ def demonstrate(
         import_poselib()
     except MissingExtraError as error:
         lines.append(f"mind       the poses are the network's own: {error}")
-    return "\n".join([*lines, f"picture    {picture}", f"page       {page}"])
+    return "\n".join([*lines, f"picture    {picture}", f"page       {page}", f"map        {map_path}"])
+
+
+def map_of_demo(path: Path, photos: Sequence[Frame], network: LoadedMatchGNN, *, progress: Progress = SILENT) -> Map:
+    """The map of those photos that an earlier run left there, or a new one where there is none by this network."""
+    if path.exists():
+        place = Map.open(path)
+        if place.settings.network_sha256 == network.sha256:
+            place.add(photos, network=network, progress=progress)  # what a run that was stopped had not come to
+            return place
+        shutil.rmtree(path)
+    return Map.create(path, photos, network=network, progress=progress)
 
 
 def localize_frames(
