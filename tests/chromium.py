@@ -11,16 +11,17 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"),  # WebGL without a GPU
 )
 
 
 @contextmanager
-def chromium(*flags: str) -> Iterator[Any]:
+def chromium() -> Iterator[Any]:
     """A browser as long as the context lasts."""
     if CHROMIUM is None:
         pytest.skip("no Chromium on PATH: apt-get install chromium")
     sync_api = pytest.importorskip("playwright.sync_api", reason="no Playwright: pip install 'relograph[dev]'")
     with sync_api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=[*FLAGS, *flags])
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
         yield launched
         launched.close()

@@ -3,13 +3,15 @@
 import functools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import settings
 from PIL import Image
+
+from chromium import chromium
 
 if TYPE_CHECKING:
     from relograph.rooms.textures import TextureAtlas
@@ -22,6 +24,13 @@ torch.set_num_threads(1)
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("explore", max_examples=2000, deadline=None)
 settings.load_profile("repeatable")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A Chromium for the tests of a file; they are skipped where there is none."""
+    with chromium() as launched:
+        yield launched
 
 
 @pytest.fixture(scope="module")

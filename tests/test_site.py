@@ -6,7 +6,6 @@ import re
 import runpy
 import subprocess
 import sys
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from PIL import Image
 
 import painted_box
 import relograph
-from chromium import chromium
 from test_documents import REPOSITORY
 
 pytest.importorskip("mkdocs", reason="no mkdocs: pip install 'relograph[docs]'")
@@ -111,12 +109,6 @@ def test_the_pictures_of_the_concepts_can_be_drawn_anew(tmp_path: Path):
     for name in shown:
         with Image.open(tmp_path / name) as drawn:
             assert drawn.width > 700
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as launched:
-        yield launched
 
 
 @pytest.mark.parametrize("width", [1280, 390])

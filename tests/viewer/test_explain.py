@@ -1,7 +1,6 @@
 """Why a query was localized or refused: what the page is made of, and the page in a real Chromium."""
 
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,11 +23,6 @@ from relograph.models.match_gnn import COARSE_STRIDE
 from relograph.viewer import explain
 from relograph.viewer.explain import Explained, cell_weights, explain_query, write_explanation
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-)
 PHOTOS = posed_photos(5)
 QUERY = Query("a <b>query</b>.png", PHOTOS[2].pixels, (160, 120))
 TOLD = CameraTold(camera=CAMERA)
@@ -135,17 +129,6 @@ def test_the_page_holds_all_it_needs(explained: Explained, localizer: Localizer,
 
 
 # In the browser
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        pytest.skip("no Chromium on PATH: apt-get install chromium")
-    sync_api = pytest.importorskip("playwright.sync_api", reason="no Playwright: pip install 'relograph[dev]'")
-    with sync_api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        yield launched
-        launched.close()
 
 
 @pytest.fixture(scope="module")

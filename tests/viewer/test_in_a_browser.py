@@ -10,7 +10,6 @@ import pytest
 import torch
 from PIL import Image
 
-from chromium import chromium
 from relograph.geometry import Pose
 from relograph.scenes.frame import FileSource, Frame
 from relograph.viewer import CameraGroup, write_cameras_page
@@ -18,12 +17,6 @@ from relograph.viewer.cameras_page import Slider
 
 BLUE, ORANGE = "#0072b2", "#d55e00"
 SIZE = {"width": 900, "height": 600}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as launched:
-        yield launched
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,6 @@ from relograph.maps import Map
 from relograph.scenes import open_scene
 from relograph.viewer.shown import BAND_COLORS
 
-WITHOUT_A_GPU = ("--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader")
-
 pytest.importorskip("viser", reason="no viser: pip install 'relograph[viewer]'")
 
 
@@ -67,7 +65,7 @@ def viewed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
             line = process.stdout.readline()
             assert line.startswith("http://127.0.0.1:")
             assert line.endswith(" (Ctrl-C ends it)\n")
-            with chromium(*WITHOUT_A_GPU) as browser:
+            with chromium() as browser:
                 page = browser.new_page(viewport={"width": 960, "height": 540})
                 opened = Opened(page, line.split()[0])
                 page.on("pageerror", lambda error: opened.complaints.append(str(error)))
