@@ -112,7 +112,8 @@ def uvicorn_config(config: ServeConfig, make: "Callable[[], FastAPI]") -> uvicor
 def listen(config: ServeConfig) -> socket.socket:
     """The socket that all processes of a service share."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    listening = socket.socket(family)
+    # Named, or asyncio would not know it for TCP: answers would wait 40 ms for the client to confirm their first lines.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((config.host, config.port))
