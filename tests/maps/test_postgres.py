@@ -311,8 +311,43 @@ def test_compacting_gives_the_servers_room_back_unless_somebody_reads(address: s
 # Versions
 
 
-def test_an_older_schema_is_brought_up_to_date_and_a_newer_one_refused(address: str, monkeypatch: pytest.MonkeyPatch):
-    before = contents(made_map(address, 4))
+VERSION_1 = Path(__file__).parent / "version_1" / "postgres.sql"
+"""What pg_dump said of a map that the first relograph with maps in PostgreSQL made, one of whose three photos was
+removed."""
+
+
+@pytest.fixture
+def old(server: Server, address: str) -> str:
+    server.execute("CREATE EXTENSION vector SCHEMA public", address)
+    server.execute(VERSION_1.read_text(), address)
+    return address
+
+
+def version_of(server: Server, address: str) -> object:
+    ((version,),) = server.execute("SELECT version FROM relograph.map_version", address)
+    return version
+
+
+def test_a_map_of_version_1_is_opened_verified_and_goes_on(server: Server, old: str, tmp_path: Path):
+    assert version_of(server, old) == 1
+    some = Map.open(old, network=no_network())
+    assert version_of(server, old) == len(postgres_store.MIGRATIONS)
+    assert [frame.name for frame in some] == ["0.png", "2.png"]
+    assert some["2.png"].cam_center_world == (0.2, 0.0, 1 / 3)
+    assert some.settings.precision == "int8"
+    assert some.verify().is_whole
+    assert [change.kind for change in some.changes()] == ["create", "add", "add", "remove"]
+    assert contents(some.copy(tmp_path / "here")) == contents(some)
+    some.add(photos(2))
+    some.compact(3)
+    assert len(some) == 3
+    assert some.verify().is_whole
+
+
+def test_an_older_schema_is_brought_up_to_date_and_a_newer_one_refused(
+    server: Server, old: str, monkeypatch: pytest.MonkeyPatch
+):
+    before = contents(Map.open(old))
     newest = len(postgres_store.MIGRATIONS)
     for newer, message in (
         ((*postgres_store.MIGRATIONS, "ALTER TABLE frames ADD COLUMN weather text; SELECT 1 / 0"), "division by zero"),
@@ -321,11 +356,12 @@ def test_an_older_schema_is_brought_up_to_date_and_a_newer_one_refused(address: 
         with monkeypatch.context() as patch:
             patch.setattr(postgres_store, "MIGRATIONS", newer)
             if message is not None:
-                assert message in told(lambda: Map.open(address))  # and nothing of it is there for the next
+                assert message in told(lambda: Map.open(old))  # and nothing of it is there for the next
+                assert version_of(server, old) == newest
             else:
-                assert contents(Map.open(address)) == before
-                assert Map.open(address).verify().is_whole
-    assert f"version {newest} at most, found version {newest + 1}" in told(lambda: Map.open(address))
+                assert contents(Map.open(old)) == before
+                assert Map.open(old).verify().is_whole
+    assert f"version {newest} at most, found version {newest + 1}" in told(lambda: Map.open(old))
 
 
 # Finding photos
