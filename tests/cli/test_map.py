@@ -1,5 +1,7 @@
 """`relograph map` on a scene of three frames, with a network of a few numbers."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,7 @@ from typer.testing import CliRunner
 import painted_box
 from relograph.cli.app import app
 from relograph.geometry import Pose
-from relograph.maps import Map, Similarity
+from relograph.maps import Map, Similarity, joining
 from relograph.maps.records import frame_poses
 from relograph.models.match_gnn import MatchGNN
 from relograph.models.shipped import save_match_gnn
@@ -80,7 +82,7 @@ def test_verify_names_photos_that_are_damaged(kitchen: Path):
     assert done.stdout.splitlines() == [
         f"shards/{shard.name}: its bytes are not those that were written; affected: {FIRST}"
     ]
-    assert "error: " in done.stderr
+    assert "found 1 damaged place, by which 1 photo of 3 may be affected. Restore the files" in done.stderr
 
 
 def test_maps_are_split_merged_copied_and_compacted(kitchen: Path, tmp_path: Path):
@@ -95,6 +97,27 @@ def test_maps_are_split_merged_copied_and_compacted(kitchen: Path, tmp_path: Pat
     assert done.exit_code == 0, done.output
     assert "A photo that went is 2.00 m and 0.0 degrees from the nearest" in done.stdout
     assert (len(Map.open(kitchen)), len(Map.open(tmp_path / "copy.map"))) == (3, 2)
+
+
+def test_what_cannot_be_merged_is_told_before_anything_is_localized(
+    kitchen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(joining, "join_maps", lambda *_, **__: pytest.fail("a photo was localized"))
+    assert invoke("copy", kitchen, tmp_path / "copy.map").exit_code == 0
+    done = invoke("merge", kitchen, tmp_path / "copy.map")
+    assert done.exit_code == 1
+    assert "found 3 of the same name in both maps" in done.stderr
+
+
+def test_a_map_whose_scale_is_not_known_does_not_speak_of_metres(kitchen: Path, tmp_path: Path):
+    with Map.open(kitchen).store.change("test", {}) as change:
+        change.set_settings(replace(Map.open(kitchen).settings, scale_is_known=False))
+    lines = invoke("info", kitchen, "--picture", tmp_path / "above.png").stdout.splitlines()
+    assert lines[2:4] == [
+        "  extent      x 0.00 to 2.00, y 0.00 to 0.00, z 0.00 to 0.00",
+        "  redundancy  0% of the photos have another within 0.1 and 5 degrees",
+    ]
+    assert "  scale       not known: lengths are in a unit of the map's own, and so are those of answers" in lines
 
 
 @pytest.mark.parametrize("scale", [1.0, 2.0])
@@ -123,7 +146,7 @@ def test_a_map_is_compacted_to_a_size_and_says_what_that_costs(kitchen: Path, we
     before, after, stays = done.stdout.splitlines()
     assert before.startswith("before: ")
     assert after.startswith("after: ")
-    assert " of 1 photos within 25 cm and 10 degrees, " in after  # only one would go
+    assert re.search(r" of 1 photos within 25 cm and 10 degrees, (half|[\d.]+ cm and [\d.]+ degrees)", after)
     assert stays == f"{kitchen}: 2 photos would stay."
     assert len(Map.open(kitchen)) == 3
     done = invoke("compact", kitchen, *options)
@@ -162,6 +185,12 @@ def test_a_map_gets_its_place_on_earth(kitchen: Path, tmp_path: Path):
     assert done.stdout.splitlines()[0] == "origin 0.0000033 0.0000033 degrees, 10.00 m"
     assert "on Earth" in invoke("info", kitchen).stdout
     assert invoke("georeference", kitchen).exit_code == 1
+
+
+def test_photos_without_gps_are_told_to_have_none(kitchen: Path, seven_scenes_folder: Path):
+    done = invoke("georeference", kitchen, "--photos", seven_scenes_folder)
+    assert done.exit_code == 1
+    assert f"found none: of 3 photos in {seven_scenes_folder} 3 are in the map by name" in done.stderr
 
 
 def test_a_map_gets_its_place_on_earth_by_gps_in_its_photos(tmp_path: Path, weights: Path):

@@ -2,6 +2,7 @@
 
 import re
 from enum import StrEnum
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,7 @@ from relograph.errors import ConfigError, DatasetError
 if TYPE_CHECKING:
     from relograph.maps import Map
     from relograph.maps.inspection import MapInfo
+    from relograph.maps.thinning_cost import Accuracy
     from relograph.models.shipped import LoadedMatchGNN
     from relograph.scenes import Scene
 
@@ -184,9 +186,9 @@ def verify_command(path: MapArgument) -> None:
         typer.echo(printable(f"{file}: no photo leads to it; the next change removes it"))
     if not report.is_whole:
         raise DatasetError(
-            f"{some.store.where}: expected a whole map, found {counted(len(report.damages), 'damaged place')}, which "
-            f"{counted(len(report.affected_frames), 'photo')} are known to lie in. Restore the files from a copy, or "
-            "remove the photos and add them again."
+            f"{some.store.where}: expected a whole map, found {counted(len(report.damages), 'damaged place')}, by "
+            f"which {counted(len(report.affected_frames), 'photo')} of {report.num_frames:,} may be affected. Restore "
+            "the files from a copy, or remove the photos and add them again."
         )
     typer.echo(printable(f"{some.store.where}: {counted(report.num_frames, 'photo')}, nothing wrong."))
 
@@ -224,6 +226,7 @@ def merge_command(
         numbers = parse_floats(read_text(transform), 16, str(transform))
         T_here_there = Similarity.from_matrix(np.array(numbers).reshape(4, 4), where=str(transform))
     else:
+        here.merged_names(there, prefix)  # localizing takes minutes: what cannot be merged is told before
         joint = join_maps(here, there, _network(weights, device), with_scale=scale, progress=TerminalProgress())
         T_here_there = Similarity.of(joint)
         typer.echo(
@@ -301,10 +304,7 @@ def compact_command(
         network = _network(weights, device)
         cost = cost_of_thinning(some, photos, network, num_tried=num_tried, progress=TerminalProgress())
         for when, found in (("before", cost.before), ("after", cost.after)):
-            typer.echo(
-                f"{when}: {found.num_right} of {found.num_queries} photos within 25 cm and 10 degrees, "
-                f"{found.median_error_m:.2f} m and {found.median_error_deg:.1f} degrees in the median"
-            )
+            typer.echo(f"{when}: {_accuracy(found)}")
     if dry_run:
         num_staying = len(some) if photos is None else photos
         typer.echo(printable(f"{some.store.where}: {counted(num_staying, 'photo')} would stay."))
@@ -405,6 +405,13 @@ def _chosen(some: "Map", names: list[str], sequences: list[str]) -> list[str]:
     return list(dict.fromkeys([*names, *(frame.name for frame in some if frame.sequence in sequences)]))
 
 
+def _accuracy(found: "Accuracy") -> str:
+    right = f"{found.num_right} of {found.num_queries} photos within 25 cm and 10 degrees"
+    if not isfinite(found.median_error_m):
+        return f"{right}, half of them or more not localized at all"
+    return f"{right}, {100 * found.median_error_m:.1f} cm and {found.median_error_deg:.2f} degrees in the median"
+
+
 def _tell_left_out(left_out: tuple[str, ...]) -> None:
     for reason in left_out:
         typer.echo(printable(f"warning: Left out: {reason}"), err=True)
@@ -412,18 +419,22 @@ def _tell_left_out(left_out: tuple[str, ...]) -> None:
 
 def _describe(where: str, info: "MapInfo") -> list[str]:
     axes = zip("xyz", info.extent_min_m, info.extent_max_m, strict=True)
-    extent = ", ".join(f"{axis} {low:.2f} to {high:.2f} m" for axis, low, high in axes)
+    unit = " m" if info.settings.scale_is_known else ""
+    extent = ", ".join(f"{axis} {low:.2f} to {high:.2f}{unit}" for axis, low, high in axes)
     parts = ", ".join(f"{part} {_size(size)}" for part, size in info.num_bytes.items())
+    near = "10 cm" if info.settings.scale_is_known else "0.1"
     per_photo = sum(info.num_bytes.values()) / max(info.num_frames, 1)
     lines = [
         where,
         f"  photos      {info.num_frames:,}; {counted(info.num_cameras, 'camera')}",
         f"  extent      {extent}",
-        f"  redundancy  {info.redundancy:.0%} of the photos have another within 10 cm and 5 degrees",
+        f"  redundancy  {info.redundancy:.0%} of the photos have another within {near} and 5 degrees",
         f"  size        {parts}; {_size(per_photo)} a photo",
         f"  features    {', '.join(info.settings.levels) or 'none'} in {info.settings.precision}, "
         f"by weights {info.settings.network_sha256[:12]}",
     ]
+    if not info.settings.scale_is_known:
+        lines.append("  scale       not known: lengths are in a unit of the map's own, and so are those of answers")
     place = info.settings.georeference
     if place is not None:
         lines.append(

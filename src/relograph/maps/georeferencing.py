@@ -50,6 +50,12 @@ def points_of_photos(some: Map, scene: Scene) -> GeoPoints:
         if place is not None:
             frames.append(known[frame.name])
             places.append(place)
+    if not frames:
+        raise DatasetError(
+            f"{some.store.where}: expected photos of the map that tell GPS in EXIF, found none: of {len(scene):,} "
+            f"photos in {scene.root} {len(known):,} are in the map by name. Give the photos as they came from the "
+            "camera, or three known points."
+        )
     return GeoPoints(frame_poses(frames).t.numpy(), np.array(places, dtype=np.float64).reshape(-1, 3))
 
 

@@ -91,8 +91,9 @@ def draw_coverage(some: Map, path: Path) -> None:
         axes.quiver(*center.T, *ahead.T, color=color, width=0.002, scale=25)
         axes.scatter(center[:, 0], center[:, 1], s=5, color=color, label=sequence.replace("$", r"\$") or "no sequence")
     axes.set_aspect("equal", adjustable="datalim")
-    axes.set_xlabel("metres")
-    axes.set_ylabel("metres")
+    unit = "metres" if some.settings.scale_is_known else "the map's own unit: its scale is not known"
+    axes.set_xlabel(unit)
+    axes.set_ylabel(unit)
     axes.set_title(f"{len(frames):,} photos from above")
     axes.grid(alpha=0.3)
     if 1 < len(set(sequences)) <= 12:

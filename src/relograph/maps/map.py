@@ -274,14 +274,7 @@ class Map:
         `prefix` is put before their names. Where the other map's scale is not known and the transform has none, that
         of this one is not known any more.
         """
-        require_same_features(self.store.settings(), other.settings)
-        frames = list(other.frames)
-        names = [safe_name(prefix + frame.name, where="the merged photo's name") for frame in frames]
-        if known := self.store.find(names):
-            raise DatasetError(
-                f"{self.store.where}: expected photos with new names, found {len(known):,} of the same name in both "
-                f"maps, such as {next(iter(known))!r}. Give those of the other map a prefix."
-            )
+        frames, names = list(other.frames), self.merged_names(other, prefix)
         about = _about(()) | {"from": other.store.where}
         if T_this_other is not None:
             frames = moved(frames, T_this_other)
@@ -289,6 +282,17 @@ class Map:
         is_scaled = T_this_other is not None and T_this_other.scale != 1.0
         scale_is_known = other.settings.scale_is_known or is_scaled
         self._take(other.store, frames, names, "merge", about, progress, scale_is_known=scale_is_known)
+
+    def merged_names(self, other: "Map", prefix: str = "") -> list[str]:
+        """How the photos of another map would be called here; an error where it cannot be merged."""
+        require_same_features(self.store.settings(), other.settings)
+        names = [safe_name(prefix + frame.name, where="the merged photo's name") for frame in other.frames]
+        if known := self.store.find(names):
+            raise DatasetError(
+                f"{self.store.where}: expected photos with new names, found {len(known):,} of the same name in both "
+                f"maps, such as {next(iter(known))!r}. Give those of the other map a prefix."
+            )
+        return names
 
     def copy(self, where: Path | str | PostgresAddress, *, progress: Progress = SILENT) -> "Map":
         """The same map with its history in another place, without the room of photos that are gone."""
