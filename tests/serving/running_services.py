@@ -13,9 +13,9 @@ from typing import Any
 import httpx
 import numpy as np
 import uvicorn
-from localization.small_networks import noise_photo, posed_photos, small_network
 from PIL import Image
 
+from localization.small_networks import noise_photo, posed_photos, small_network
 from relograph.maps import Map
 from relograph.models.shipped import LoadedMatchGNN
 from relograph.serving.app import create_app

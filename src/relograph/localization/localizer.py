@@ -300,6 +300,8 @@ class Localizer:
     def _retrieve(
         self, view: MapView, descriptor: Float[Tensor, "D"], prior: Prior | None
     ) -> tuple[list[int], Float[Tensor, "R"]]:
+        if not len(view):
+            return [], torch.zeros(0)
         alike, similarity = view.nearest(descriptor, CANDIDATES_PER_REFERENCE * self.num_references)
         chosen = choose_spread_references(view.T_world_cam[alike], similarity, self.num_references).tolist()
         rows = [alike[i] for i in chosen]

@@ -229,12 +229,11 @@ def _add_maps(app: FastAPI, service: Service) -> None:
         body = await read_body(request, service.config, service.receiving)
         with service.answering.accepted():
             content_type = request.headers.get("content-type", "")
-            read = partial(_read_query, content_type, body, service.config.max_pixels)
-            del body
-            limit_s = service.config.query_timeout_s
+            reading = service.answering.decode(partial(_read_query, content_type, body, service.config.max_pixels))
+            del body  # large, and done with once it is read
 
             async def answer() -> Response:
-                query = await service.answering.decode(read)
+                query = await reading
                 options = query.options
                 outcome = await service.answering.answer(
                     served, moment, query.seen, query.prior, options.num_references, options.solver
@@ -243,7 +242,7 @@ def _add_maps(app: FastAPI, service: Service) -> None:
                 answered = Answered(map, moment, options, query.size_wh, outcome, total_s)
                 return await asyncio.to_thread(_answer_response, service, answered)
 
-            return await _unless_gone(request, answer(), limit_s, service)
+            return await _unless_gone(request, answer(), service)
 
 
 @dataclass(frozen=True)
@@ -292,8 +291,9 @@ def _answer_response(service: Service, answered: Answered) -> Response:
     return _json(message)
 
 
-async def _unless_gone(request: Request, work: Awaitable[Response], limit_s: float, service: Service) -> Response:
+async def _unless_gone(request: Request, work: Awaitable[Response], service: Service) -> Response:
     """What `work` gives, which is given up when its client has gone or its time is up."""
+    limit_s = service.config.query_timeout_s
     working, watching = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))
     try:
         done, _ = await asyncio.wait({working, watching}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)

@@ -47,7 +47,7 @@ class ServeConfig:
     query_timeout_s: float = 30.0
     """How long an accepted query may wait and take before it is given up."""
     body_timeout_s: float = 20.0
-    """How long a request's body may take to come in."""
+    """How long a request's body may take to come in, and an answer to be fetched."""
     header_timeout_s: float = 10.0
     """How long a request's first lines may take to come in, and a connection may stay silent."""
     shutdown_timeout_s: float = 30.0

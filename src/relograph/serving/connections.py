@@ -1,4 +1,4 @@
-"""Connections that say nothing, or too slowly, are closed: uvicorn alone would wait for them for ever."""
+"""Connections that say nothing, or too slowly, or do not listen, are closed: uvicorn alone would wait for ever."""
 
 import asyncio
 from typing import Any
@@ -8,12 +8,18 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
 class PatientProtocol(H11Protocol):
-    """A connection whose requests' first lines must come in within a time, and of which there are only so many."""
+    """A connection with a limit for the time of a request's first lines, for that of an answer that is not fetched,
+    and for the number of connections. The time of a body is for whoever reads it.
+    """
 
-    def __init__(self, *args: Any, header_timeout_s: float, max_connections: int, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, header_timeout_s: float, answer_timeout_s: float, max_connections: int, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self._header_timeout_s, self._max_connections = header_timeout_s, max_connections
+        self._header_timeout_s, self._answer_timeout_s = header_timeout_s, answer_timeout_s
+        self._max_connections = max_connections
         self._giving_up: asyncio.TimerHandle | None = None
+        self._not_fetched: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
@@ -24,13 +30,26 @@ class PatientProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:
+        # A request whose first lines are not all there, or the rest of a body whose answer was given without it.
+        is_waiting = self.conn.their_state is h11.IDLE or self.conn.our_state is h11.DONE
+        if not is_waiting:
             self._stop_waiting()
-        elif self._giving_up is None:  # a request has begun, and its first lines are not all there
+        elif self._giving_up is None:
             self._wait_for_headers()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._not_fetched = self.loop.call_later(self._answer_timeout_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._not_fetched is not None:
+            self._not_fetched.cancel()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        if self._not_fetched is not None:
+            self._not_fetched.cancel()
         super().connection_lost(exc)
 
     def _wait_for_headers(self) -> None:

@@ -17,6 +17,8 @@ from relograph.serving.messages import Error, ErrorBody
 from relograph.serving.metrics import Metrics
 
 LOGGER = logging.getLogger("relograph.serving")
+HEADER_BYTES = 32 * 1024
+"""Of a request's first lines, all together."""
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 OTHER_ROUTE = "other"
 KNOWN_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -79,6 +81,14 @@ class Guard:
             self._count(scope, status, perf_counter() - began)
 
     def _refusal(self, scope: Scope, headers: Headers) -> ServiceError | None:
+        lines = (part for header in scope["headers"] for part in header)
+        num_bytes = sum(map(len, (scope["raw_path"], scope["query_string"], *lines)))
+        if num_bytes > HEADER_BYTES:  # uvicorn stops what has not come in whole by then, but not what has
+            return ServiceError(
+                431,
+                "headers_too_large",
+                f"Expected at most {HEADER_BYTES} bytes before the body, found {num_bytes}. Send less there.",
+            )
         host = headers.get("host", "")
         if self._allowed_hosts is not None and without_port(host) not in self._allowed_hosts:
             return ServiceError(

@@ -29,8 +29,6 @@ from relograph.serving.config import ServeConfig
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-HEADER_BYTES = 32 * 1024
-"""Of a request's first lines, all together."""
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 HEALTH_CHECK_S = 60
 """Within which a process must answer its parent: one that encodes photos may be busy for a while."""
@@ -87,9 +85,13 @@ def make_app(config: ServeConfig) -> "FastAPI":
 def uvicorn_config(config: ServeConfig, make: "Callable[[], FastAPI]") -> uvicorn.Config:
     """How uvicorn runs the application that `make` gives, once in each process."""
     from relograph.serving.connections import PatientProtocol
+    from relograph.serving.guarding import HEADER_BYTES
 
     protocol = partial(
-        PatientProtocol, header_timeout_s=config.header_timeout_s, max_connections=config.max_connections
+        PatientProtocol,
+        header_timeout_s=config.header_timeout_s,
+        answer_timeout_s=config.body_timeout_s,
+        max_connections=config.max_connections,
     )
     return uvicorn.Config(
         make,

@@ -1,0 +1,143 @@
+"""The command itself, in processes of its own: several workers, one of them killed, and an end in order."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from relograph.cli.app import app
+from relograph.models.shipped import load_match_gnn, save_match_gnn
+from serving.running_services import NETWORK, photo_file, wait_until, write_map
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weights, and a map that they made."""
+    folder = tmp_path_factory.mktemp("service")
+    save_match_gnn(folder / "weights", NETWORK.model, {})
+    write_map(folder / "kitchen.map", network=load_match_gnn(folder / "weights"))
+    return folder
+
+
+@contextmanager
+def command(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
+    """The command, its address, and the lines that it writes."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "relograph", "serve", "kitchen.map", "--weights", "weights", "--port", "0", *arguments],
+        cwd=folder,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    lines: list[str] = []
+    reader = threading.Thread(target=lambda: lines.extend(iter(process.stderr.readline, "")))
+    reader.start()
+    try:
+        wait_until(lambda: bool(lines) or process.poll() is not None, 60.0)
+        (url,) = re.findall(r"http://127\.0\.0\.1:\d+", lines[0])[:1]
+        yield process, url, lines
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        process.wait(60)
+        reader.join()
+        process.stderr.close()
+
+
+def is_up(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/readyz", trust_env=False, timeout=30.0).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def localize(url: str) -> httpx.Response:
+    # A connection of its own each, so that processes share them.
+    form = {"files": {"image": photo_file()}, "data": {"solver": "regress"}}
+    return httpx.post(f"{url}/v1/maps/kitchen/localize", **form, trust_env=False, timeout=60.0)
+
+
+def metric(url: str, name: str) -> float:
+    text = httpx.get(f"{url}/metrics", trust_env=False, timeout=30.0).text
+    return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name))
+
+
+def children(pid: int) -> set[int]:
+    tasks = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return {int(child) for child in tasks if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()}
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc to find a worker")
+def test_two_workers_count_together_and_a_killed_one_is_replaced(folder: Path):
+    with command(folder, "--workers", "2") as (process, url, lines):
+        wait_until(lambda: len(children(process.pid)) == 2, 60.0)
+        wait_until(lambda: is_up(url), 60.0)
+        with ThreadPoolExecutor(4) as pool:
+            assert {response.status_code for response in pool.map(localize, [url] * 6)} == {200}
+        assert metric(url, "relograph_queries_total") == 6.0
+        assert metric(url, 'relograph_requests_total{method="POST"') == 6.0
+        assert metric(url, "relograph_accepted_queries") == 0.0
+
+        killed = min(children(process.pid))
+        os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: is_up(url), 60.0)
+        wait_until(lambda: killed not in children(process.pid) and len(children(process.pid)) == 2, 60.0)
+        wait_until(lambda: is_up(url), 60.0)
+        assert localize(url).status_code == 200
+        assert metric(url, "relograph_queries_total") == 7.0  # what the dead one counted stays
+        assert metric(url, "relograph_map_ready") == 1.0
+
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    assert not [line for line in lines if "Traceback" in line], lines
+
+
+def test_an_answer_under_way_is_given_after_sigterm_and_the_command_ends_well(folder: Path):
+    with command(folder) as (process, url, lines):
+        wait_until(lambda: is_up(url), 60.0)
+        with ThreadPoolExecutor(1) as pool:
+            accepted = pool.submit(localize, url)
+            wait_until(lambda: metric(url, "relograph_accepted_queries") == 1.0 or accepted.done())
+            process.send_signal(signal.SIGTERM)
+            assert accepted.result().status_code == 200
+        assert process.wait(60) == 0
+    assert not [line for line in lines if "Traceback" in line], lines
+
+
+def test_what_is_wrong_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(folder)
+    for arguments, says in (
+        (["kitchen.map", "--host", "0.0.0.0"], "serve keys create"),
+        (["none.map"], "expected a map"),
+        (["kitchen.map", "kitchen=kitchen.map"], "two called kitchen"),
+        (["kitchen.map"], "--weights"),
+        (["kitchen.map", "--weights", "weights", "--keys", "none.json"], "none.json"),
+        (["kitchen.map", "--queue", "0"], "--queue"),
+        (["kitchen.map", "--cors-origin", "*"], "an origin like"),
+        (["kitchen.map", "--weights", "weights", "--port", "70000"], "a port"),
+    ):
+        done = CliRunner().invoke(app, ["serve", *arguments])
+        assert done.exit_code == 1, arguments
+        assert says in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_port_that_is_taken_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    import socket
+
+    monkeypatch.chdir(folder)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = CliRunner().invoke(app, ["serve", "kitchen.map", "--weights", "weights", "--port", str(port)])
+    assert done.exit_code == 1
+    assert "Choose another --host or --port" in done.stderr
