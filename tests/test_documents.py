@@ -7,6 +7,7 @@ import shutil
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -111,13 +112,15 @@ def takes_seconds(arguments: list[str]) -> bool:
     return arguments[0] in ("train", "experiments") and ("tiny" in arguments or "--list-settings" in arguments)
 
 
-def parse_relograph(arguments: list[str]) -> None:
-    """Raise where a command or an option is not known."""
+def parse_relograph(arguments: list[str]) -> dict[str, Any]:
+    """The values of a command's options; raises where the command or an option is not known."""
     command, name = get_command(app), "relograph"
     while hasattr(command, "commands"):
+        if command.name == "serve" and arguments[0] not in command.commands:
+            arguments = ["run", *arguments]  # as the command itself understands it
         name, *arguments = arguments
         command = command.commands[name]
-    command.make_context(name, arguments)
+    return command.make_context(name, arguments).params
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 import painted_box
+import relograph
 from localization.small_networks import small_network
 from relograph.models import shipped
 from relograph.models.shipped import save_match_gnn
+from serving.running_services import running
 from test_guides import write_video
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -66,6 +68,17 @@ def test_maps_that_grow(home, monkeypatch, capsys):
         "whole: True",
         "exported: 4 photos for other programs",
     ]
+
+
+def test_asking_a_server(home, monkeypatch, capsys):
+    network = small_network()
+    scene = relograph.open_scene(home / "demo" / "rooms" / "room-1")
+    relograph.Map.create(home / "room-1.map", scene.train, network=network)
+    with running(str(home / "room-1.map"), network=network) as service:
+        run("05_ask_a_server.py", home, monkeypatch, service.url)
+    said = capsys.readouterr().out
+    assert said.startswith("room-1: 5 photos, change ")
+    assert said.count("% sure") == said.count("bytes of JPEG") == 3
 
 
 def test_every_example_has_a_test_and_says_how_to_run_it():

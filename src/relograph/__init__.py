@@ -16,6 +16,7 @@ from relograph.errors import (
 )
 
 if TYPE_CHECKING:
+    from relograph.client import Client
     from relograph.geometry import Camera, Pose
     from relograph.localization.localizer import Answer, Localizer
     from relograph.localization.prior import Prior
@@ -30,6 +31,7 @@ __all__ = [
     "Answer",
     "Camera",
     "CheckpointError",
+    "Client",
     "ConfigError",
     "DatasetError",
     "Frame",
@@ -50,6 +52,7 @@ __all__ = [
 _MODULE_BY_NAME = {
     "Answer": "relograph.localization.localizer",
     "Camera": "relograph.geometry",
+    "Client": "relograph.client",
     "Frame": "relograph.scenes",
     "Localizer": "relograph.localization.localizer",
     "Map": "relograph.maps",

@@ -17,6 +17,7 @@ PURPOSE_BY_EXTRA = {
     "index": "approximate search in large maps",
     "geometry": "COLMAP models and robust geometric solvers",
     "video": "reading frames from videos",
+    "client": "asking a service from Python",
     "serve": "the HTTP service",
     "heic": "photos in HEIC, as phones write them",
     "viewer": "the 3-D viewer",
