@@ -12,7 +12,7 @@ PYTHON := $(VENV)/bin/python
 PIP_INSTALL := $(PYTHON) -m pip install --quiet --disable-pip-version-check
 PEERS_VENV := .venv-peers
 
-.PHONY: help demo test crash-test bench docs wheel peers format clean
+.PHONY: help demo test crash-test bench docs openapi audit wheel peers format clean
 
 help: ## Say what can be made.
 	@awk -F ':[^#]*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -42,6 +42,12 @@ bench: $(VENV)/.installed-dev ## Measure maps on this machine, up to a million i
 docs: $(VENV)/.installed-dev ## Build the documentation as a site into site/, which opens from the disk: site/index.html.
 	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict --quiet
 	echo "site/index.html"
+
+openapi: $(VENV)/.installed-dev ## Write docs/openapi.json, what the service answers, as the service says it.
+	@$(PYTHON) docs/write_openapi.py
+
+audit: $(VENV)/.installed-dev ## Check the packages that relograph is installed with: known holes (from PyPI), licences, lowest versions.
+	@$(PYTHON) tools/audit.py
 
 wheel: $(VENV)/.installed-dev ## Build the wheel and the source archive into dist/, and say how large they are.
 	@rm -rf dist

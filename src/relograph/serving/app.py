@@ -77,7 +77,8 @@ def create_app(service: Service) -> FastAPI:
         redoc_url=None,
         middleware=middleware,
         lifespan=lifespan,
-        responses=_errors(401, 422),
+        generate_unique_id_function=lambda route: route.name,
+        responses=_errors(421, 431),
     )
     app.add_exception_handler(RelographError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
@@ -151,7 +152,7 @@ def _add_operations(app: FastAPI, service: Service) -> None:
         shown = [name for name in away if caller.is_known and caller.may_see(name)]
         return _json(messages.Readiness(status="not ready" if away else "ready", not_ready=shown), 503 if away else 200)
 
-    @app.get("/metrics", tags=["operations"], responses={200: {"content": {"text/plain": {}}}})
+    @app.get("/metrics", tags=["operations"], responses={200: {"content": {"text/plain": {}}}, **_errors(401)})
     def metrics(caller: AnyCaller) -> Response:
         """What Prometheus reads, of all processes of this service."""
         if not service.config.open_metrics:
@@ -163,7 +164,7 @@ def _add_operations(app: FastAPI, service: Service) -> None:
 
 
 def _add_maps(app: FastAPI, service: Service) -> None:
-    @app.get("/v1/maps", response_model=messages.Maps, tags=["maps"])
+    @app.get("/v1/maps", response_model=messages.Maps, tags=["maps"], responses=_errors(401))
     def list_maps(caller: AnyCaller) -> Response:
         """The maps that can be asked now."""
         service.known(caller)
@@ -172,13 +173,15 @@ def _add_maps(app: FastAPI, service: Service) -> None:
         summaries = [map_summary(served.name, served.now, writable=writable) for served in shown]
         return _json(messages.Maps(maps=summaries))
 
-    @app.get("/v1/maps/{map}", response_model=messages.MapDetails, tags=["maps"], responses=_errors(404, 503))
+    @app.get("/v1/maps/{map}", response_model=messages.MapDetails, tags=["maps"], responses=_errors(401, 404, 422, 503))
     def show_map(map: str, caller: AnyCaller) -> Response:
         """A map, and where its cameras are."""
         served = service.map(map, caller)
         return _json(map_details(map, served.now, writable=service.may_change(caller)))
 
-    @app.get("/v1/maps/{map}/frames", response_model=messages.Frames, tags=["maps"], responses=_errors(404, 503))
+    @app.get(
+        "/v1/maps/{map}/frames", response_model=messages.Frames, tags=["maps"], responses=_errors(401, 404, 422, 503)
+    )
     def list_frames(
         map: str,
         caller: AnyCaller,
@@ -195,7 +198,7 @@ def _add_maps(app: FastAPI, service: Service) -> None:
         "/v1/maps/{map}/thumbnails/{frame:path}",
         tags=["maps"],
         response_class=Response,
-        responses={200: {"content": {"image/jpeg": {}}}, **_errors(404, 503)},
+        responses={200: {"content": {"image/jpeg": {}}}, **_errors(401, 404, 422, 503)},
     )
     def show_thumbnail(map: str, frame: str, request: Request, caller: AnyCaller) -> Response:
         """The small photo that the map keeps, as the network saw it."""
@@ -218,7 +221,7 @@ def _add_maps(app: FastAPI, service: Service) -> None:
         "/v1/maps/{map}/localize",
         response_model=messages.LocalizeAnswer,
         tags=["localizing"],
-        responses=_errors(404, 408, 413, 415, 429, 503),
+        responses=_errors(401, 403, 404, 408, 413, 415, 422, 429, 503),
         openapi_extra=_body(messages.LocalizeForm, LocalizeJson),
     )
     async def localize(map: str, request: Request, caller: AnyCaller) -> Response:
@@ -323,7 +326,7 @@ def _add_changes(app: FastAPI, service: Service) -> None:
         tags=["changing"],
         responses={
             200: {"model": messages.Frame, "description": "The map had it already."},
-            **_errors(403, 404, 408, 409, 413, 415, 429, 503),
+            **_errors(401, 403, 404, 408, 409, 413, 415, 422, 429, 503),
         },
         openapi_extra=_body(messages.FrameForm),
     )
@@ -339,7 +342,10 @@ def _add_changes(app: FastAPI, service: Service) -> None:
             return await asyncio.to_thread(_add, service, map, photo)
 
     @app.delete(
-        "/v1/maps/{map}/frames/{frame:path}", status_code=204, tags=["changing"], responses=_errors(403, 404, 503)
+        "/v1/maps/{map}/frames/{frame:path}",
+        status_code=204,
+        tags=["changing"],
+        responses=_errors(401, 403, 404, 422, 503),
     )
     def remove_frame(map: str, frame: str, caller: AnyCaller) -> Response:
         """Takes a photo out of the map."""
@@ -430,8 +436,10 @@ _WHEN = {
     409: "The map has another photo of that name.",
     413: "The body or the photo is too large.",
     415: "The body or the photo is of another type.",
+    421: "Host names another host.",
     422: "Wrong fields, or a photo that cannot be read.",
     429: "Too many queries; Retry-After says when to come again.",
+    431: "The lines before the body are too long.",
     503: "The map cannot be read just now.",
 }
 
