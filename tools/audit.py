@@ -24,10 +24,12 @@ FREE = re.compile(r"MIT|BSD|Apache|ISC|PSF|Python Software|MPL|Mozilla|HPND|CMU|
 
 
 def requirements(extras: Sequence[str]) -> Iterator[Requirement]:
-    """What users of those extras install."""
+    """What users of those extras install, beside relograph itself."""
     yield from map(Requirement, PROJECT["dependencies"])
     for extra in extras:
-        yield from map(Requirement, PROJECT["optional-dependencies"][extra])
+        for line in map(Requirement, PROJECT["optional-dependencies"][extra]):
+            if line.name != PROJECT["name"]:
+                yield line
 
 
 def without_floor(lines: Sequence[Requirement]) -> list[str]:
