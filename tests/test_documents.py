@@ -44,6 +44,7 @@ TAKES_MINUTES = {
     ("export",),
     ("demo",),
     ("view",),
+    ("report",),
 }
 """Commands of which a document's line is only parsed, unless `takes_seconds` knows better."""
 
@@ -107,6 +108,8 @@ def takes_seconds(arguments: list[str]) -> bool:
     """Whether a training, an evaluation or an experiment is small enough to be run: the tiny preset, or its run."""
     if arguments[0] == "eval":
         return Path(arguments[1]).is_dir()  # only a line before it can have made it
+    if arguments[0] == "report":
+        return Path(arguments[1]).is_dir() and "--pdf" not in arguments  # which needs a browser
     if arguments[0] == "view":
         return "--save" in arguments  # else it serves until it is ended
     return arguments[0] in ("train", "experiments") and ("tiny" in arguments or "--list-settings" in arguments)

@@ -60,6 +60,7 @@ def test_the_commands_are_those_that_the_documents_speak_of():
         ("view",),
         ("train",),
         ("eval",),
+        ("report",),
         ("ablate",),
         ("experiments",),
         ("experiments", "list"),

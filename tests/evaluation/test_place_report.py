@@ -73,7 +73,7 @@ def test_failures_come_from_the_place_that_they_happened_in(tmp_path: Path):
     bright = replace(bright, queries=white)
     parts = [(dark, torch.tensor([[0], [0]])), (bright, torch.tensor([[0]]))]
     whole = MethodAnswers.cat([copy_first(*part) for part in parts], "all")
-    draw_failures(tmp_path / "failures.png", parts, whole, num_shown=1)
+    draw_failures(tmp_path / "failures.png", parts, whole.predictions, num_shown=1)
     with Image.open(tmp_path / "failures.png") as sheet:
         pixels = np.asarray(sheet.convert("RGB"))
     height, width = pixels.shape[:2]

@@ -19,6 +19,7 @@ from relograph.cli import (
     export,
     localize,
     map,
+    report,
     rooms,
     scene,
     serve,
@@ -54,6 +55,7 @@ app.add_typer(serve.app, name="serve")
 app.command("view")(view.view_command)
 app.command("train")(train.train_command)
 app.command("eval")(eval.eval_command)
+app.command("report")(report.report_command)
 app.command("ablate")(ablate.ablate_command)
 app.add_typer(experiments.app, name="experiments")
 app.add_typer(weights.app, name="weights")

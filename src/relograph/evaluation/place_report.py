@@ -24,7 +24,7 @@ from relograph.evaluation.place_answers import MethodAnswers
 from relograph.evaluation.place_methods import COPY_NEAREST
 from relograph.evaluation.place_plots import recall_by_overlap_figure
 from relograph.evaluation.plots import cumulative_errors_figure, errors_by_distance_figure, save_figure
-from relograph.evaluation.predictions import write_predictions
+from relograph.evaluation.predictions import Predictions, write_predictions
 from relograph.evaluation.tables import COPY_TOP1, INFINITE, MISSING, Block, ResultsTable, Span
 from relograph.evaluation.writing import write_whole
 from relograph.geometry import pose_error
@@ -98,16 +98,21 @@ def comparison_table(title: str, rows: Sequence[Mapping[str, object]], heading: 
     )
 
 
-def draw_failures(path: Path, parts: Parts, method: MethodAnswers, num_shown: int = NUM_FAILURES) -> None:
-    """The queries with the largest errors, those without an answer first, each beside its references."""
-    errors = prediction_errors(method.predictions)
-    error_m, error_deg = errors.translation_error_m.numpy(), errors.rotation_error_deg.numpy()
+def worst_queries(predictions: Predictions) -> list[int]:
+    """Rows of the predictions from the largest error to the smallest, those without an answer first."""
+    errors = prediction_errors(predictions)
     # Metres and degrees on one scale: 25 cm count as much as 10 degrees.
-    badness = np.maximum(error_m / 0.25, error_deg / 10.0)
-    worst = np.argsort(-badness, kind="stable")[:num_shown]
+    badness = np.maximum(errors.translation_error_m.numpy() / 0.25, errors.rotation_error_deg.numpy() / 10.0)
+    return [int(row) for row in np.argsort(-badness, kind="stable")]
+
+
+def draw_failures(path: Path, parts: Parts, predictions: Predictions, num_shown: int = NUM_FAILURES) -> None:
+    """The queries with the largest errors, those without an answer first, each beside its references."""
+    errors = prediction_errors(predictions)
+    error_m, error_deg = errors.translation_error_m.numpy(), errors.rotation_error_deg.numpy()
     ends = np.cumsum([len(place.queries) for place, _ in parts])
     sheet = []
-    for query in worst.tolist():
+    for query in worst_queries(predictions)[:num_shown]:
         part = int(np.searchsorted(ends, query, side="right"))
         place, references = parts[part]
         row = query - int(ends[part] - len(place.queries))

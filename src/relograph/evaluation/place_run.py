@@ -157,7 +157,7 @@ def evaluate_scene(
     table = comparison_table(f"Localization in {place.name}", rows, heading)
     write_table(output, table)
     draw_comparison(output, methods, place.name)
-    draw_failures(output / "failures.png", [(place, comparison.references)], comparison.methods[-1])
+    draw_failures(output / "failures.png", [(place, comparison.references)], comparison.methods[-1].predictions)
     return table
 
 

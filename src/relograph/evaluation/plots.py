@@ -174,6 +174,27 @@ def rounds_figure(
     return figure
 
 
+def training_figure(log: Sequence[Mapping[str, float | None]], *, title: str = "") -> Figure:
+    """The loss of a training against its steps, and that of the validations, from the rows of its log."""
+    figure = Figure(figsize=(7.2, 3.8), dpi=130, facecolor="white", layout="constrained")
+    axes = figure.subplots()
+    drawn = []
+    styles = method_styles(["validation_loss"], None)
+    for name, label, style in (
+        ("loss", "training", {"color": GREY, "linewidth": 1.2}),
+        ("validation_loss", "validation", {"marker": "o", "markersize": 3.5, **styles["validation_loss"]}),
+    ):
+        points = [(row["step"], row[name]) for row in log if row.get(name) is not None and row.get("step") is not None]
+        steps, losses = np.array(points, dtype=np.float64).reshape(-1, 2).T
+        axes.plot(steps, losses, label=label, **style)
+        drawn.append(losses)
+    if title:
+        axes.set_title(title, fontsize=11, color=INK)
+    finish_axes(axes, "steps", "loss", drawn)
+    legend_below(figure, axes)
+    return figure
+
+
 def save_figure(figure: Figure, path: Path) -> None:
     """Writes a PNG, PDF or SVG file, whole or not at all; the same figure gives the same bytes."""
     kind = path.suffix.lower().removeprefix(".")
@@ -182,11 +203,16 @@ def save_figure(figure: Figure, path: Path) -> None:
             f"{path}: expected the name of a picture to end in {', '.join(f'.{name}' for name in FORMATS)}, found "
             f"{path.suffix!r}. Rename it."
         )
+    write_whole(path, figure_bytes(figure, kind))
+
+
+def figure_bytes(figure: Figure, kind: str) -> bytes:
+    """The figure as PNG, PDF or SVG; the same figure gives the same bytes."""
     undated = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}[kind]
     content = io.BytesIO()
     with mpl.rc_context({"svg.hashsalt": "relograph"}):  # else names inside the file are random
         figure.savefig(content, format=kind, metadata=undated)
-    write_whole(path, content.getvalue())
+    return content.getvalue()
 
 
 # What is drawn

@@ -147,7 +147,11 @@ class Predictions:
 
     def of_scene(self, scene: str) -> "Predictions":
         """The rows of one scene, in their order."""
-        rows = [row for row, name in enumerate(self.scene) if name == scene]
+        return self.rows([row for row, name in enumerate(self.scene) if name == scene])
+
+    def rows(self, rows: Sequence[int]) -> "Predictions":
+        """Some of the rows, in that order."""
+        rows = list(rows)
         return Predictions(
             scene=tuple(self.scene[row] for row in rows),
             frame=tuple(self.frame[row] for row in rows),

@@ -138,7 +138,7 @@ class RoomsReport:
         write_table(self.output, table)
         draw_comparison(self.output, methods, self.title)
         parts = [(comparison.place, comparison.references) for comparison in comparisons]
-        draw_failures(self.output / "failures.png", parts, methods[-1])
+        draw_failures(self.output / "failures.png", parts, methods[-1].predictions)
         (nearest,) = score(next(method.predictions for method in methods if method.name == COPY_NEAREST))
         metres, degrees = nearest.median_translation_error_m, nearest.median_rotation_error_deg
         if metres < HARD_ENOUGH_M or degrees < HARD_ENOUGH_DEG:

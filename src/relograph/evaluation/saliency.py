@@ -97,7 +97,8 @@ def draw_saliency(
     ]
     figure = photo_sheet(sheet, ["query", *methods], photo_width_in=2.6, space_below_in=0.5)
     width_in, height_in = figure.get_size_inches()
-    bar = figure.add_axes((0.5 - 1.5 / width_in, 0.34 / height_in, 3 / width_in, 0.1 / height_in))
+    bar_in = min(3.0, width_in - 3.6)  # beside it there is room for the words at its ends
+    bar = figure.add_axes((0.5 - bar_in / 2 / width_in, 0.34 / height_in, bar_in / width_in, 0.1 / height_in))
     figure.colorbar(ScalarMappable(cmap=COLORS), cax=bar, orientation="horizontal", ticks=[])
     bar.spines[:].set_visible(False)
     for x, text, side in ((-0.02, "no influence on the pose", "right"), (1.02, "most influence", "left")):

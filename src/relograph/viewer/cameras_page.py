@@ -6,7 +6,7 @@ import io
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
@@ -117,7 +117,7 @@ def cameras_page(
             for group, T in zip(groups, poses, strict=True)
         ],
         "lines": [list(pair) for pair in lines],
-        "slider": None if slider is None or not slider.captions else asdict(slider),
+        "slider": None if slider is None or not slider.captions else _slider(slider),
         "photos": [photo.url for photo in photos.values()],
     }
     # "</" would end the script, whatever stands around it; JSON reads "<\/" as the same.
@@ -125,9 +125,9 @@ def cameras_page(
     return filled_page("cameras_page.html", {"title": html.escape(title), "data": as_json})
 
 
-def filled_page(template: str, text_by_name: Mapping[str, str]) -> str:
-    """One of this folder's pages with HTML in the places of `{{name}}`; what is put there is not looked at again."""
-    page = resources.files("relograph.viewer").joinpath(template).read_text("utf-8")
+def filled_page(template: str, text_by_name: Mapping[str, str], package: str = "relograph.viewer") -> str:
+    """A page of the package with HTML in the places of `{{name}}`; what is put there is not looked at again."""
+    page = resources.files(package).joinpath(template).read_text("utf-8")
     return re.sub(r"\{\{(\w+)\}\}", lambda place: text_by_name[place[1]], page)
 
 
@@ -151,6 +151,16 @@ def _require_steps(slider: Slider, groups: Sequence[CameraGroup]) -> None:
             f"{slider.label}: expected related cameras for each of {len(slider.captions)} steps, found those of "
             f"{len(slider.related)}. Give an empty list where there are none."
         )
+
+
+def _slider(slider: Slider) -> dict[str, object]:
+    return {
+        "label": slider.label,
+        "captions": list(slider.captions),
+        "groups": list(slider.groups),
+        "related_group": slider.related_group,
+        "related": [list(rows) for rows in slider.related],
+    }
 
 
 def _camera(T_world_cam: Pose, row: int, group: CameraGroup, photos: dict[int, _Photo]) -> dict[str, object]:

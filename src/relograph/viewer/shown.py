@@ -76,7 +76,7 @@ class Shown:
             left, total, kept = left - len(chosen), total + len(rows), kept + len(chosen)
         if kept == total:
             return self
-        note = f"{self.note}\n{kept:,} of {total:,} photos are in this file; `relograph view` shows all.".strip()
+        note = f"{self.note}\n{kept:,} of {total:,} photos are in this file.".strip()
         return replace(self, groups=tuple(groups), note=note)
 
 
