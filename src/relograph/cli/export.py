@@ -28,6 +28,8 @@ def export_command(
     ] = None,
 ) -> None:
     """Write MatchGNN's encoder and matcher as ONNX files, after a check that they say what torch says."""
+    import torch
+
     from relograph.errors import ConfigError
     from relograph.evaluation.export_accuracy import measure_export, runtimes_table, training_photos
     from relograph.export import export_match_gnn
@@ -58,6 +60,7 @@ def export_command(
                 "num_homes": homes,
                 "weights_sha256": network.sha256,
                 "precision": exported.precision,
+                "num_threads": torch.get_num_threads(),
                 "num_bytes": exported.encoder.num_bytes + exported.matcher.num_bytes,
             }
             write_result(output, rows, command=command_line(), seed=seed, details=details)
