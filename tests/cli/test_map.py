@@ -64,10 +64,20 @@ def test_info_tells_photos_extent_size_and_changes_and_draws_them(kitchen: Path,
         "  extent      x 0.00 to 2.00 m, y 0.00 to 0.00 m, z 0.00 to 0.00 m",
         "  redundancy  0% of the photos have another within 10 cm and 5 degrees",
     ]
+    assert re.fullmatch(r"  a photo     features [\d.]+ kB, jpeg [\d.]+ kB, descriptor \d+ B", lines[5])
     assert "  sequence    seq-01: 2 photos" in lines
     assert lines[-1].endswith("add: 3 photos")
     assert (tmp_path / "above.png").read_bytes().startswith(b"\x89PNG")
     assert invoke("info", kitchen, "--names").stdout.splitlines()[0] == FIRST
+
+
+def test_info_tells_what_it_can_of_a_map_that_has_lost_its_features(kitchen: Path):
+    for shard in (kitchen / "shards").iterdir():
+        shard.unlink()
+    done = invoke("info", kitchen)
+    assert done.exit_code == 0, done.output
+    assert "  photos      3; 1 camera" in done.stdout
+    assert "  a photo  " not in done.stdout
 
 
 def test_verify_names_photos_that_are_damaged(kitchen: Path):

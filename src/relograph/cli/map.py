@@ -422,6 +422,7 @@ def _describe(where: str, info: "MapInfo") -> list[str]:
     unit = " m" if info.settings.scale_is_known else ""
     extent = ", ".join(f"{axis} {low:.2f} to {high:.2f}{unit}" for axis, low, high in axes)
     parts = ", ".join(f"{part} {_size(size)}" for part, size in info.num_bytes.items())
+    of_photo = ", ".join(f"{part} {_size(size)}" for part, size in info.num_bytes_of_photo.items())
     near = "10 cm" if info.settings.scale_is_known else "0.1"
     per_photo = sum(info.num_bytes.values()) / max(info.num_frames, 1)
     lines = [
@@ -430,6 +431,7 @@ def _describe(where: str, info: "MapInfo") -> list[str]:
         f"  extent      {extent}",
         f"  redundancy  {info.redundancy:.0%} of the photos have another within {near} and 5 degrees",
         f"  size        {parts}; {_size(per_photo)} a photo",
+        *([f"  a photo     {of_photo}"] if of_photo else []),
         f"  features    {', '.join(info.settings.levels) or 'none'} in {info.settings.precision}, "
         f"by weights {info.settings.network_sha256[:12]}",
     ]

@@ -23,7 +23,7 @@ from relograph.localization import Localizer
 from relograph.localization.map_features import Precision
 from relograph.maps.map import Map
 from relograph.maps.records import LEVELS, Level
-from relograph.maps.shards import DESCRIPTOR, JPEG, JPEG_END, PHOTOS_PER_SHARD, STEP, Shard
+from relograph.maps.shards import PART_BY_TENSOR, PHOTOS_PER_SHARD, STEP, Shard
 from relograph.models.match_gnn import MatchGNN
 from relograph.models.shipped import LoadedMatchGNN, load_match_gnn, weights_are_shipped
 from relograph.progress import SILENT, Progress
@@ -233,7 +233,7 @@ def bytes_by_part(made: Map) -> dict[str, int]:
     for shard in made.features.shards:
         assert isinstance(shard, Shard)  # those of a folder are
         for name, tensor in shard.tensors.items():
-            part = {DESCRIPTOR: "descriptor", JPEG: "jpeg", JPEG_END: "jpeg"}.get(name, name)
+            part = PART_BY_TENSOR.get(name, name)
             by_part["steps" if name.endswith(f".{STEP}") else part] += tensor.numel() * tensor.element_size()
     in_all = sum(made.store.num_bytes().values())
     return {"photo": in_all, **by_part, "database": in_all - sum(by_part.values())}

@@ -12,12 +12,15 @@ from relograph.geometry import Pose
 from relograph.maps.durable_files import write_durably
 from relograph.maps.map import Map
 from relograph.maps.records import ChangeRecord, MapSettings, frame_poses
+from relograph.maps.shards import PART_BY_TENSOR
 from relograph.maps.thinning import nearest_of
 
 NEAR_M, NEAR_DEG = 0.1, 5.0
 """A photo that another is so near to shows hardly anything of its own."""
 PHOTOS_LOOKED_AT = 2000
 """For redundancy: every photo is compared with all, so of large maps a share is."""
+PHOTOS_WEIGHED = 64
+"""For what a photo takes, part by part."""
 UNNAMED = ""
 
 
@@ -36,11 +39,13 @@ class MapInfo:
     """Share of photos that have another within 10 cm and 5 degrees."""
     num_bytes: dict[str, int]
     """On disk, by part."""
+    num_bytes_of_photo: dict[str, float]
+    """Of what is kept of a photo, by part: the mean of some. Empty where none could be read."""
     changes: tuple[ChangeRecord, ...]
 
 
 def map_info(some: Map) -> MapInfo:
-    """The map in numbers; no features are read."""
+    """The map in numbers; features are read of a few photos only."""
     frames = some.frames
     T_world_cam = frame_poses(frames)
     centers = T_world_cam.t.numpy()
@@ -54,6 +59,7 @@ def map_info(some: Map) -> MapInfo:
         extent_max_m=(float(high[0]), float(high[1]), float(high[2])),
         redundancy=_redundancy(T_world_cam),
         num_bytes=some.store.num_bytes(),
+        num_bytes_of_photo=_num_bytes_of_photo(some),
         changes=tuple(some.changes()),
     )
 
@@ -65,6 +71,19 @@ def _redundancy(T_world_cam: Pose) -> float:
     rows = everyone[:: max(1, len(everyone) // PHOTOS_LOOKED_AT)]
     nearest = nearest_of(T_world_cam, rows, everyone)
     return float(((nearest.distance_m <= NEAR_M) & (nearest.angle_deg <= NEAR_DEG)).mean())
+
+
+def _num_bytes_of_photo(some: Map) -> dict[str, float]:
+    frames = some.frames[:: max(1, len(some.frames) // PHOTOS_WEIGHED)]
+    by_part: Counter[str] = Counter()
+    try:
+        shards = some.shards(frames)
+        for frame in frames:
+            for name, tensor in shards[frame.shard].take([frame.shard_row]).tensors.items():
+                by_part[PART_BY_TENSOR.get(name, "features")] += tensor.numel() * tensor.element_size()
+    except DatasetError:  # what is damaged is for `verify` to tell; the rest is worth knowing all the same
+        return {}
+    return {part: num_bytes / len(frames) for part, num_bytes in by_part.most_common()}
 
 
 def draw_coverage(some: Map, path: Path) -> None:

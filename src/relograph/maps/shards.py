@@ -22,6 +22,8 @@ PHOTOS_PER_SHARD = 64
 """Enough that a map of 100,000 photos has few files, and few enough to be held in memory while they are encoded."""
 
 DESCRIPTOR, JPEG, JPEG_END, STEP = "descriptor", "jpeg", "jpeg_end", "step"
+PART_BY_TENSOR = {DESCRIPTOR: "descriptor", JPEG: "jpeg", JPEG_END: "jpeg"}
+"""What tensors are for, in the words of whoever asks what takes the room; all others are features."""
 
 
 @dataclass(frozen=True)
