@@ -38,6 +38,7 @@ bench: $(VENV)/.installed-dev ## Measure maps on this machine, up to a million i
 	@$(VENV)/bin/relograph bench map --output results/map_cpu.json
 	$(VENV)/bin/relograph bench growth --output results/map_growth.json --plot docs/pictures/map-growth.png
 	$(VENV)/bin/relograph bench retrieval --parts $(PARTS)/retrieval --output results/retrieval.json --plot docs/pictures/retrieval-growth.png
+	$(VENV)/bin/relograph experiments report
 
 docs: $(VENV)/.installed-dev ## Build the documentation as a site into site/, which opens from the disk: site/index.html.
 	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict --quiet

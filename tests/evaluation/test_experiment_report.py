@@ -314,6 +314,25 @@ def test_the_page_on_exports_tells_what_they_cost(repository: Path):
     assert "| onnx | 150 | 0.0060 | 0.100 | 98.0% | 99.0% | 90.0% | 30 | 200 |" in page.read_text()
 
 
+def test_the_pages_on_maps_quote_each_its_own_files(repository: Path):
+    about = {"device_name": "Laptop", "num_cores": 2, "torch": "2.13.0", "git_commit": "087f60c"}
+    for name in ("map_cpu", "map_growth"):
+        document = json.loads((COMMITTED.parent / f"{name}.json").read_text())
+        document["metadata"] = about | {"command": f"relograph bench of {name}"}
+        (repository / "results" / f"{name}.json").write_text(json.dumps(document))
+    pages = {"maps.md": ["map-benchmark"], "large-maps.md": ["map-growth", "retrieval-benchmark"]}
+    for page, blocks in pages.items():
+        text = "".join(f"<!-- {block} begins --><!-- {block} ends -->" for block in blocks)
+        (repository / "docs" / page).write_text(text)
+    report(repository)
+    maps, large = ((repository / "docs" / page).read_text() for page in pages)
+    assert re.findall("bench of [a-z_]+", maps) == ["bench of map_cpu"]
+    assert re.findall("bench of [a-z_]+", large) == ["bench of map_growth"]
+    assert "| context, coarse in int8 | " in maps
+    assert "| 100,000 | " in large
+    assert large.count("Nothing has been measured yet.") == 1  # of finding among a million
+
+
 def test_a_document_without_markers_stays_as_it_is():
     assert filled("# Title\n", {"results": lambda: "numbers"}) == "# Title\n"
 

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -385,28 +386,60 @@ def ablation_block(results: Path) -> str:
     """What each ingredient of MatchGNN brings."""
     from relograph.evaluation.ablation import ablation_table
 
-    return (
-        _benchmarks(results, "ablation", lambda document: ablation_table(document["results"]).strip()) or NOT_MEASURED
-    )
+    return _benchmarks(results, "ablation", lambda document: ablation_table(document["results"]).strip())
 
 
 def export_block(results: Path) -> str:
     """What exported networks cost in accuracy."""
     from relograph.evaluation.export_accuracy import runtimes_table
 
-    return _benchmarks(results, "export", lambda document: runtimes_table(document["results"])) or NOT_MEASURED
+    return _benchmarks(results, "export", lambda document: runtimes_table(document["results"]))
 
 
-def _benchmarks(results: Path, kind: str, table: Callable[[Mapping[str, Any]], str]) -> str:
+def map_block(results: Path) -> str:
+    """How fast maps are made and asked, and how large they are."""
+    from relograph.maps.benchmark import map_table
+
+    return _benchmarks(results, "map", lambda document: map_table(document["results"]), but_not="map_growth")
+
+
+def growth_block(results: Path) -> str:
+    """How maps grow."""
+    from relograph.maps.growth import growth_table
+
+    return _benchmarks(results, "map_growth", lambda document: growth_table(document["results"]))
+
+
+def retrieval_block(results: Path) -> str:
+    """How references are found among many images."""
+    from relograph.retrieval.benchmark import retrieval_table
+
+    return _benchmarks(results, "retrieval", lambda document: retrieval_table(document["results"]))
+
+
+BLOCKS_BY_PAGE: Mapping[str, Mapping[str, Callable[[Path], str]]] = {
+    "ablation.md": {"ablation": ablation_block},
+    "export.md": {"export": export_block},
+    "maps.md": {"map-benchmark": map_block},
+    "large-maps.md": {"retrieval-benchmark": retrieval_block, "map-growth": growth_block},
+}
+"""What pages of the documents quote, each block from the folder of results."""
+
+
+def _benchmarks(
+    results: Path, kind: str, table: Callable[[Mapping[str, Any]], str], *, but_not: str | None = None
+) -> str:
     parts = []
     for path in sorted([*results.glob(f"{kind}.json"), *results.glob(f"{kind}_*.json")], reverse=True):
+        if but_not is not None and path.name.startswith(but_not):
+            continue
         document = json.loads(path.read_text(encoding="utf-8"))
         metadata = document["metadata"]
         parts.append(
             f"{metadata['device_name']}, {metadata['num_cores']} cores, torch {metadata['torch']}, commit "
             f"{_short(metadata['git_commit'])}: `{metadata['command']}`\n\n{table(document)}"
         )
-    return "\n\n".join(parts)
+    return "\n\n".join(parts) or NOT_MEASURED
 
 
 def filled(text: str, block_by_name: Mapping[str, Callable[[], str]]) -> str:
@@ -436,18 +469,18 @@ def documents(results: Path, docs: Path) -> dict[Path, str]:
     """What documents should say, by their paths; `results` is the folder of the experiments."""
     files = read_results(results)
     readme, text = read_readme(docs)
-    blocks = {
+    blocks: dict[str, Callable[[], str]] = {
         "results": lambda: results_block(files),
         "rooms-benchmark": lambda: rooms_block(results.parent),
         "network-benchmark": lambda: network_block(results.parent),
         "match-benchmark": lambda: match_block(results.parent),
     }
     wanted = {docs / "results.md": results_page(files), readme: filled(text, blocks)}
-    for name, block in (("ablation", ablation_block), ("export", export_block)):
-        page = docs / f"{name}.md"
+    for name, block_by_name in BLOCKS_BY_PAGE.items():
+        page = docs / name
         if page.is_file():
-            text = page.read_text(encoding="utf-8")
-            wanted[page] = filled(text, {name: lambda block=block: block(results.parent)})  # type: ignore[misc]  # a default that mypy cannot infer
+            blocks = {block: partial(fill, results.parent) for block, fill in block_by_name.items()}
+            wanted[page] = filled(page.read_text(encoding="utf-8"), blocks)
     return wanted
 
 
