@@ -157,6 +157,20 @@ def test_the_slider_walks_along_answers_and_marks_them_with_their_references(bro
         assert page.locator("#shown span").inner_text() == said[2]
 
 
+def test_ten_thousand_cameras_are_all_drawn_and_the_slider_reaches_the_last(browser: Any, tmp_path: Path):
+    rows = torch.arange(10_000, dtype=torch.float64)
+    level = torch.tensor([[1.0, 0, 0], [0, 0, 1], [0, -1, 0]], dtype=torch.float64)
+    T_world_cam = Pose(level.expand(10_000, 3, 3), torch.stack([rows % 100, rows // 100, 0 * rows], dim=1))
+    group = CameraGroup("map", BLUE, T_world_cam, [f"photo {row}" for row in range(10_000)])
+    write_cameras_page(tmp_path / "page.html", [group], title="Large", slider=Slider("photo", group.captions, [0]))
+    with opened_page(browser, tmp_path / "page.html") as page:
+        assert page.locator("#legend label").inner_text() == "map (10000)"
+        assert num_pixels(page, BLUE) > 5000
+        page.locator("#walk input").focus()
+        page.keyboard.press("End")
+        assert page.locator("#shown span").inner_text() == "photo 9999"
+
+
 def test_dragging_turns_the_wheel_comes_closer_and_keys_do_the_same(page: Any):
     def apart() -> float:
         (x0, y0), (x1, y1) = place_of(page, "the first"), place_of(page, "answer two")

@@ -17,7 +17,8 @@ from relograph.evaluation import Predictions, write_predictions
 from relograph.geometry import Pose
 from relograph.localization.answer_files import NamedAnswer, PoseWording, SavedAnswer, read_answers, writing_answers
 from relograph.maps import Map
-from relograph.viewer.live import frustum_lines, nearest_to_ray
+from relograph.viewer.cameras_page import CameraGroup
+from relograph.viewer.live import MANY, frustum_lines, nearest_to_ray
 from relograph.viewer.shown import (
     Shown,
     answers_of_predictions,
@@ -185,6 +186,12 @@ def test_a_frustum_opens_in_the_direction_of_view(opened: Map):
     assert lines.shape == (10, 2, 3)
     assert_allclose(lines[:4, 0], [[1, 2, 3]] * 4)  # from the centre to the corners, which lie ahead
     assert_allclose(lines[:4, 1, 2], 3 + group.size_m)
+
+
+def test_each_of_many_cameras_is_a_triangle():
+    centers, R = np.zeros((MANY + 1, 3)), np.tile(np.eye(3), (MANY + 1, 1, 1))
+    group = CameraGroup("map", "#98a1ad", Pose.from_rotation_and_translation(R, centers), [""] * (MANY + 1))
+    assert len(frustum_lines(group, centers, R)) == 3 * (MANY + 1)
 
 
 def test_a_click_finds_the_camera_that_the_ray_passes_nearest_to():

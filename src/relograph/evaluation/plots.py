@@ -181,7 +181,7 @@ def training_figure(log: Sequence[Mapping[str, float | None]], *, title: str = "
     drawn = []
     styles = method_styles(["validation_loss"], None)
     for name, label, style in (
-        ("loss", "training", {"color": GREY, "linewidth": 1.2}),
+        ("loss", "training", {"color": GREY, "linewidth": 1.2, "marker": ".", "markersize": 3}),
         ("validation_loss", "validation", {"marker": "o", "markersize": 3.5, **styles["validation_loss"]}),
     ):
         points = [(row["step"], row[name]) for row in log if row.get(name) is not None and row.get("step") is not None]

@@ -19,6 +19,7 @@ from relograph.viewer.cameras_page import CameraGroup, Slider, cameras_page
 from relograph.viewer.shown import Shown, answers_of_predictions, groups_of_answers, no_photo
 
 PLOTS, FAILURES, SALIENCY, CAMERAS, PROVENANCE = "Plots", "Failures", "Saliency", "Cameras in 3-D", "Provenance"
+SALIENCY_OF_MATCHES = "MatchGNN's is drawn query by query: `relograph localize PHOTO --map MAP --explain why.html`."
 PLACES_SHOWN = 2
 """In 3-D; more would make the file large."""
 PHOTOS_SHOWN = 150

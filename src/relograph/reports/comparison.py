@@ -14,6 +14,7 @@ from relograph.reports.answers import (
     PLOTS,
     PROVENANCE,
     SALIENCY,
+    SALIENCY_OF_MATCHES,
     cameras_section,
     failures_section,
     provenance_facts,
@@ -47,10 +48,7 @@ def comparison_report(folder: Path, data: PosedData | None) -> Report:
         _results(folder, metadata, rows),
         _plots(folder, command),
         _failures(folder, predictions, data, command, method),
-        Section(
-            SALIENCY,
-            missing="MatchGNN's are drawn query by query: `relograph localize PHOTO --map MAP --explain why.html`.",
-        ),
+        Section(SALIENCY, missing=SALIENCY_OF_MATCHES),
         Section(CAMERAS, missing=f"No predictions in {folder.name}/{PREDICTIONS_FOLDER}.")
         if predictions is None
         else cameras_section(_by_home(predictions) if of_rooms else {method: predictions}, data, command),
@@ -68,7 +66,13 @@ def _results(folder: Path, metadata: Mapping[str, Any], rows: Sequence[Mapping[s
         return Section("Results", [Text((folder / REPORT_FILE).read_text(encoding="utf-8"))])
     references = f"{metadata.get('num_references')} references by {metadata.get('references_by')}"
     heading = f"{metadata.get('num_queries')} queries, {metadata.get('map_images')} photos in the map, {references}."
-    table = comparison_table("All methods", rows, heading)
+    try:
+        table = comparison_table("All methods", rows, heading)
+    except KeyError as error:
+        raise DatasetError(
+            f"{folder / RESULTS_FILE}: expected results of `relograph eval`, found a row without {error}. "
+            "Evaluate again."
+        ) from None
     return Section("Results", [Text(table.markdown())])
 
 

@@ -24,6 +24,7 @@ from relograph.reports.answers import (
     PLOTS,
     PROVENANCE,
     SALIENCY,
+    SALIENCY_OF_MATCHES,
     cameras_section,
     failures_section,
     plot_parts,
@@ -83,16 +84,17 @@ def training_report(
     about = _read_json(run / RUN_FILE)
     answers = _read_answers(run, data)
     log = read_log(run / "log.csv") if (run / "log.csv").is_file() else []
-    evaluate = code(f"relograph eval {run} --data ROOT")
-    if "textures" in about:  # MatchGNN, which is evaluated in places that nobody trained on
+    is_match_gnn = "textures" in about  # which is evaluated in places that nobody trained on
+    missing = f"No predictions here: {code(f'relograph eval {run} --data ROOT')} makes some."
+    if is_match_gnn:
         evaluate = code(f"relograph eval --rooms test --weights {run / WEIGHTS} --output DIR")
+        missing = f"No predictions here: {evaluate} makes some, for {code('relograph report DIR')}."
     plots: list[Part] = []
     if log:
         caption = f"The loss of the training by its steps. Drawn by `relograph report` from `{run.name}/log.csv`."
         plots.append(Picture.of_figure(training_figure(log), caption))
     scored: list[Section]
     if answers is None:
-        missing = f"No predictions here: {evaluate} makes some."
         scored = [Section(title, missing=missing) for title in (FAILURES, CAMERAS)]
         results = Section(RESULTS, missing=missing)
     else:
@@ -103,11 +105,12 @@ def training_report(
         ]
         results = _results(answers, about)
         plots += plot_parts(answers.by_method, answers.command)
-    saliency = (
-        _saliency(run, data, answers, cache=cache, device=device, progress=progress)
-        if with_saliency
-        else Section(SALIENCY, missing="Left out, as --no-saliency asks.")
-    )
+    if is_match_gnn:
+        saliency = Section(SALIENCY, missing=SALIENCY_OF_MATCHES)
+    elif not with_saliency:
+        saliency = Section(SALIENCY, missing="Left out, as --no-saliency asks.")
+    else:
+        saliency = _saliency(run, data, answers, cache=cache, device=device, progress=progress)
     sections = [
         results,
         Section(PLOTS, plots, "" if plots else "The run has neither a log nor predictions."),
