@@ -1,4 +1,4 @@
-"""Writes the tables of settings and presets in docs/training.md, from the configuration's own words.
+"""Writes the tables of settings, presets and options in docs/training.md and docs/serve.md, in the code's own words.
 
 Run: python docs/write_settings.py
 """
@@ -6,13 +6,15 @@ Run: python docs/write_settings.py
 from collections.abc import Sequence
 from pathlib import Path
 
+from relograph.cli.serve import option_name
 from relograph.configuration import describe_fields
 from relograph.evaluation.experiment_report import filled
+from relograph.serving.config import ServeConfig
 from relograph.training.config import TrainConfig
 from relograph.training.match_training import MatchTrainConfig
 from relograph.training.presets import PRESETS
 
-PAGE = Path(__file__).with_name("training.md")
+PAGES = [Path(__file__).with_name(name) for name in ("training.md", "serve.md")]
 
 
 def settings_table(config: type) -> str:
@@ -33,6 +35,21 @@ def presets_table() -> str:
     return table(("Setting", *(f"`{name}`" for name in PRESETS)), rows)
 
 
+def options_table() -> str:
+    """Every option of `relograph serve`."""
+    rows = [
+        (
+            f"`{option_name(field)}`",
+            field.type.replace("str,str,...", "str, repeated"),
+            f"`{field.default}`" if field.default else "",
+            field.doc,
+        )
+        for field in describe_fields(ServeConfig)
+        if field.path != "maps"
+    ]
+    return table(("Option", "Values", "Default", "What it does"), rows)
+
+
 def table(titles: Sequence[str], rows: Sequence[Sequence[str | None]]) -> str:
     """A table in Markdown."""
     lines = [titles, ["---"] * len(titles), *rows]
@@ -45,9 +62,11 @@ def written_anew(text: str) -> str:
         "settings": lambda: settings_table(TrainConfig),
         "presets": presets_table,
         "match settings": lambda: settings_table(MatchTrainConfig),
+        "serve options": options_table,
     }
     return filled(text, tables)
 
 
 if __name__ == "__main__":
-    PAGE.write_text(written_anew(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(written_anew(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -43,6 +43,7 @@ TAKES_MINUTES = {
     ("weights",),
     ("export",),
     ("demo",),
+    ("serve",),
     ("view",),
     ("report",),
 }
@@ -110,6 +111,8 @@ def takes_seconds(arguments: list[str]) -> bool:
         return Path(arguments[1]).is_dir()  # only a line before it can have made it
     if arguments[0] == "report":
         return Path(arguments[1]).is_dir() and "--pdf" not in arguments  # which needs a browser
+    if arguments[0] == "serve":
+        return arguments[1] == "keys"  # else it serves until it is ended
     if arguments[0] == "view":
         return "--save" in arguments  # else it serves until it is ended
     return arguments[0] in ("train", "experiments") and ("tiny" in arguments or "--list-settings" in arguments)
@@ -193,6 +196,21 @@ def test_the_page_on_training_has_every_setting_and_preset_in_the_configurations
     assert script["written_anew"](page) == page, "run: python docs/write_settings.py"
     assert "| `graph.stride` | int | `5` | Every so many-th of the most similar images becomes a reference. |" in page
     assert "| `graph.stride` |  | 3 |" in page  # Cambridge's
+
+
+def test_the_page_on_the_service_has_every_option_in_the_configuration_s_own_words():
+    script = runpy.run_path(str(REPOSITORY / "docs" / "write_settings.py"))
+    page = (REPOSITORY / "docs" / "serve.md").read_text(encoding="utf-8")
+    assert script["written_anew"](page) == page, "run: python docs/write_settings.py"
+    assert "| `--port` | int | `8000` | Port to listen on; 0 takes a free one and says which. |" in page
+
+
+def test_the_page_on_security_names_tests_that_there_are():
+    page = (REPOSITORY / "docs" / "security.md").read_text(encoding="utf-8")
+    sources = "".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / "tests" / "serving").glob("test_*.py"))
+    named = set(re.findall(r"`(test_\w+)`", page))
+    assert len(named) > 20
+    assert named == {name for name in named if f"def {name}(" in sources}
 
 
 def test_the_page_on_training_quotes_the_paper_as_the_tables_do():

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from relograph.cli.printing import printable
-from relograph.configuration import describe_fields
+from relograph.configuration import FieldDoc, describe_fields
 from relograph.errors import ConfigError
 from relograph.serving.config import ServeConfig
 
@@ -37,20 +37,25 @@ keys_app = typer.Typer(help="Make, list and revoke the API keys of a service.", 
 app.add_typer(keys_app, name="keys")
 
 
+def option_name(field: FieldDoc) -> str:
+    """The option that sets a field of the configuration; one that may be repeated names one thing."""
+    name = field.path.replace("_", "-")
+    return f"--{name.removesuffix('s') if field.type.endswith('...') else name}"
+
+
 def _with_options(command: Callable[[ServeConfig], None]) -> Callable[..., None]:
     """A command whose options are the fields of its configuration, each with the sentence under it."""
     types, parameters = get_type_hints(ServeConfig), []
     defaults = {field.name: field.default for field in inspect.signature(ServeConfig).parameters.values()}
     for field in describe_fields(ServeConfig):
         kind, default = types[field.path], defaults[field.path]
-        option = f"--{field.path.replace('_', '-')}"
         if kind == tuple[str, ...]:
-            kind, option = list[str], option.removesuffix("s")
+            kind = list[str]
             default = inspect.Parameter.empty if default is inspect.Parameter.empty else []
         declared: Any = (
             typer.Argument(metavar="MAP", help=field.doc)
             if field.path == "maps"
-            else typer.Option(option, help=field.doc)
+            else typer.Option(option_name(field), help=field.doc)
         )
         parameters.append(
             inspect.Parameter(

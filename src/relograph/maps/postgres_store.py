@@ -78,6 +78,8 @@ CACHE_BYTES = 256 * 2**20
 """Of features that a reader keeps at hand: neighbouring frames of a video ask for the same references."""
 _KEEP_ALIVE = {"tcp_keepalives_idle": "30", "tcp_keepalives_interval": "5", "tcp_keepalives_count": "4"}
 """A writer whose host is gone without a word is given up after 50 seconds, and with it its lock."""
+_PATIENCE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 25_000}
+"""With a server whose host is gone without a word: 25 seconds, unless the address says otherwise."""
 
 MIGRATIONS: tuple[Migration, ...] = (
     """
@@ -282,9 +284,12 @@ class PostgresStore(TableReader):
 
     def _connect(self) -> "psycopg.Connection[Any]":
         try:
+            patience: dict[str, Any] = {
+                name: value for name, value in _PATIENCE.items() if name not in self.address.uri
+            }
             # Nothing is prepared: a pooler before the server may give every transaction another connection.
             return psycopg.connect(
-                self.address.uri, connect_timeout=max(2, round(self._wait_s)), prepare_threshold=None
+                self.address.uri, connect_timeout=max(2, round(self._wait_s)), prepare_threshold=None, **patience
             )
         except (
             psycopg.ProgrammingError
