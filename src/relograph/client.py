@@ -249,8 +249,8 @@ class Client:
 
     `api_key` is a key of the service, by default the one in the variable RELOGRAPH_API_KEY. `timeout_s` is how long an
     answer may take. What the service is too busy for (429) is asked again when it says, and so is what lost its
-    connection or met a database that was away, unless it changes a map; all of this waiting together takes `retry_s`
-    at the most, and 0 waits for nothing.
+    connection or met a replica or a database that was away, unless it changes a map; all of this waiting together
+    takes `retry_s` at the most, and 0 waits for nothing.
 
     Example:
         >>> client = Client("http://127.0.0.1:1", retry_s=0)
@@ -443,7 +443,7 @@ class Client:
                     return reply
                 failure = self._refusal(reply)
                 # Of a request that was turned away nothing was done; of one that failed on its way, who knows.
-                may_try = reply.status == 429 or (reply.status == 503 and not changes)
+                may_try = reply.status == 429 or (isinstance(failure, UnavailableError) and not changes)
                 wait_s = max(wait_s, _retry_after_s(reply))
             if not may_try or wait_s > left_s:
                 raise failure

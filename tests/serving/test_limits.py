@@ -1,6 +1,7 @@
 """What is too large, too slow, too much or from elsewhere is refused before work is done for it."""
 
 import io
+import logging
 import socket
 import struct
 import time
@@ -161,6 +162,19 @@ def test_a_body_that_drips_is_given_up(hasty: Running):
         answer = received(opened)
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b'"body_too_slow"' in answer
+
+
+def test_a_client_that_leaves_amid_its_body_is_no_failure_of_the_service(
+    map_of_noise, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    with running(str(map_of_noise)) as service:
+        monkeypatch.setattr(logging.getLogger("relograph.serving"), "propagate", True)  # which the service switches off
+        with connected(service) as opened:
+            opened.sendall(f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nhalf".encode())
+            wait_until(lambda: service.service.receiving.num_bytes == 4)
+        counted = service.service.metrics.requests.labels("POST", "/v1/maps/{map}/localize", "499")
+        wait_until(lambda: counted._value.get() == 1)
+    assert caplog.records == []
 
 
 def drip_until_closed(opened: socket.socket) -> None:

@@ -35,7 +35,7 @@ from relograph.scenes.images import read_header
 from relograph.scenes.names import pose_from_matrix, pose_from_quat_wxyz, safe_name, sequence_of
 from relograph.serving import messages
 from relograph.serving.bodies import FORM, JSON, check_photo, parse_request, read_body
-from relograph.serving.errors import ServiceError, bad_image, busy, invalid, not_found
+from relograph.serving.errors import CLIENT_GONE, ServiceError, bad_image, busy, invalid, not_found
 from relograph.serving.guarding import Guard, error_response
 from relograph.serving.messages import FrameOptions, LocalizeJson, LocalizeOptions
 from relograph.serving.metrics import CONTENT_TYPE
@@ -45,7 +45,6 @@ from relograph.serving.wording import Answered, frame_message, frame_messages, l
 
 MAX_FRAMES = 1000
 """In one answer."""
-CLIENT_GONE = 499
 T = TypeVar("T")
 
 

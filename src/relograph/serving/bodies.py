@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from relograph.environment import installed_version
 from relograph.errors import DatasetError
 from relograph.scenes.images import TooManyPixelsError, is_heif, read_header
 from relograph.serving.config import ServeConfig
-from relograph.serving.errors import CLOSING, ServiceError, bad_image, busy, invalid, too_large, wrong_type
+from relograph.serving.errors import CLOSING, ServiceError, bad_image, busy, client_gone, invalid, too_large, wrong_type
 
 JSON, FORM = "application/json", "multipart/form-data"
 IMAGE = "image"
@@ -55,6 +55,8 @@ async def read_body(request: Request, config: ServeConfig, receiving: Receiving)
                     raise _too_large(limit)
                 if receiving.num_bytes > receiving.max_bytes:
                     raise busy("too_many_uploads", "Too many photos are coming in at once.", 1)
+    except ClientDisconnect:
+        raise client_gone() from None
     except TimeoutError:
         raise ServiceError(
             408,

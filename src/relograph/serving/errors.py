@@ -37,6 +37,16 @@ def not_found() -> ServiceError:
     return ServiceError(404, "not_found", "Expected a map or photo that is there, found none. See GET /v1/maps.")
 
 
+CLIENT_GONE = 499
+"""What is counted where nobody is left to hear it."""
+
+
+def client_gone() -> ServiceError:
+    return ServiceError(
+        CLIENT_GONE, "client_gone", "Expected the rest of the request, found its sender gone. Send it again."
+    )
+
+
 def invalid(message: str) -> ServiceError:
     return ServiceError(422, "invalid_request", message)
 
