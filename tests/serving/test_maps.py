@@ -150,6 +150,21 @@ def test_a_map_of_other_weights_that_takes_the_place_of_one_is_away(kitchen: str
         assert error_of(service.localize(), 503)[0] == "map_unavailable"
 
 
+def test_another_map_that_takes_the_place_of_one_is_read_whatever_its_number(kitchen: str, tmp_path: Path):
+    Map.create(tmp_path / "other", list(reversed(posed_photos(4))), network=NETWORK)
+    with running(kitchen) as service:
+        revision = service.client.get("/v1/maps/kitchen").json()["revision"]
+        Path(kitchen).rename(tmp_path / "old")
+        (tmp_path / "other").rename(kitchen)
+        assert Map.open(kitchen).snapshot.revision == revision
+        wait_until(lambda: first_photo(service) == "photo-3.png")
+
+
+def first_photo(service: Running) -> str | None:
+    response = service.client.get("/v1/maps/kitchen/frames?limit=1")
+    return response.json()["frames"][0]["name"] if response.status_code == 200 else None
+
+
 # Changing
 
 

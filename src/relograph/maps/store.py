@@ -67,6 +67,10 @@ class MapStore(Protocol):
         """The number of the last change."""
         ...
 
+    def fingerprint(self) -> tuple[int, bytes]:
+        """That number and the XOR of all photos' hashes: another map in the same place has others."""
+        ...
+
     def num_frames(self) -> int: ...
 
     def find(self, names: Iterable[str]) -> dict[str, MapFrame]:

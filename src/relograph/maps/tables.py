@@ -76,6 +76,11 @@ class TableReader(ABC):
         with self._reading() as db:
             return last_change(db)[0]
 
+    def fingerprint(self) -> tuple[int, bytes]:
+        with self._reading() as db:
+            number, _, frames_xor = last_change(db)
+            return number, bytes(frames_xor)
+
     def num_frames(self) -> int:
         with self._reading() as db:
             return last_change(db)[1]

@@ -155,7 +155,7 @@ def _add_operations(app: FastAPI, service: Service) -> None:
     def metrics(caller: AnyCaller) -> Response:
         """What Prometheus reads, of all processes of this service."""
         if not service.config.open_metrics:
-            service.known(caller)
+            caller.require_known()
         return Response(service.metrics.text(), media_type=CONTENT_TYPE)
 
 
@@ -166,7 +166,7 @@ def _add_maps(app: FastAPI, service: Service) -> None:
     @app.get("/v1/maps", response_model=messages.Maps, tags=["maps"], responses=_errors(401))
     def list_maps(caller: AnyCaller) -> Response:
         """The maps that can be asked now."""
-        service.known(caller)
+        caller.require_known()
         shown = [served for name, served in service.maps.items() if caller.may_see(name) and not served.is_away]
         writable = service.may_change(caller)
         summaries = [map_summary(served.name, served.now, writable=writable) for served in shown]

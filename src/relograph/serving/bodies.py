@@ -113,7 +113,6 @@ def parse_form(content_type: str, body: bytes) -> tuple[bytes, dict[str, str]]:
                 "on_header_value": parts.header_value,
                 "on_header_end": parts.header_end,
                 "on_part_data": parts.data,
-                "on_part_end": parts.end,
                 "on_end": parts.finish,
             },
             max_header_count=8,
@@ -184,9 +183,6 @@ class _Parts:
 
     def data(self, data: bytes, start: int, end: int) -> None:
         self.parts[-1].content += data[start:end]
-
-    def end(self) -> None:
-        pass
 
     def finish(self) -> None:
         self.is_whole = True

@@ -29,7 +29,6 @@ from relograph.serving.config import ServeConfig
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 HEALTH_CHECK_S = 60
 """Within which a process must answer its parent: one that encodes photos may be busy for a while."""
 LOG = {
@@ -132,6 +131,8 @@ def listen(config: ServeConfig) -> socket.socket:
 @contextmanager
 def _metrics_folder() -> Iterator[None]:
     """Where processes put their numbers, so that each can tell those of all."""
+    from relograph.serving.metrics import FOLDER_VARIABLE
+
     before = os.environ.get(FOLDER_VARIABLE)
     with tempfile.TemporaryDirectory(prefix="relograph-metrics-") as folder:
         os.environ[FOLDER_VARIABLE] = folder

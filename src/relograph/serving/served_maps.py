@@ -55,6 +55,7 @@ class ServedMap:
         self._poll_s, self._wait_s, self._metrics = config.poll_s, config.map_wait_s, metrics
         self._store: MapStore | None = None
         self._moment: MapMoment | None = None
+        self._fingerprint: tuple[int, bytes] | None = None
         self._is_away = True
         self._one_reader, self._one_writer = threading.Lock(), threading.Lock()
         self._is_stopped = threading.Event()
@@ -86,13 +87,15 @@ class ServedMap:
         return moment
 
     def look(self) -> None:
-        """Reads the map again if it has changed."""
+        """Reads the map again if it has changed, or another has taken its place."""
         with self._one_reader:
             try:
                 if self._store is None:
                     self._store = open_store(self._where, wait_s=self._wait_s)
-                if self._moment is None or self._moment.revision != self._store.revision():
+                fingerprint = self._store.fingerprint()
+                if fingerprint != self._fingerprint:
                     self._moment = _read(self._store, self._network)
+                    self._fingerprint = fingerprint
             except RelographError:
                 self._set_away(True)
                 raise

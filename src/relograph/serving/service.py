@@ -24,6 +24,10 @@ class Caller:
     def is_known(self) -> bool:
         return self.key is not None or not self.needs_key
 
+    def require_known(self) -> None:
+        if not self.is_known:
+            raise unauthorized()
+
     def may_see(self, map_name: str) -> bool:
         return not self.needs_key if self.key is None else self.key.may_see(map_name)
 
@@ -45,7 +49,7 @@ class Service:
         self.receiving = Receiving(round(1e6 * config.max_bodies_mb))
 
     def start(self) -> None:
-        """Reads the maps; what is wrong with one of them is an error now."""
+        """Reads the maps, those that can be read, and begins to answer."""
         for served in self.maps.values():
             served.start()
         self.answering.start()
@@ -64,16 +68,11 @@ class Service:
         key = self.keys.find(secret.strip()) if scheme.lower() == "bearer" else None
         return Caller(key, needs_key=True)
 
-    def known(self, caller: Caller) -> Caller:
-        if not caller.is_known:
-            raise unauthorized()
-        return caller
-
     def map(self, name: str, caller: Caller) -> ServedMap:
         """A map that the caller may see."""
+        caller.require_known()
         served = self.maps.get(name)
-        if served is None or not self.known(caller).may_see(name):
-            self.known(caller)
+        if served is None or not caller.may_see(name):
             raise not_found()
         return served
 
