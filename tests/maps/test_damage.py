@@ -317,5 +317,5 @@ def test_the_database_of_another_program_is_left_alone(tmp_path: Path):
         with pytest.raises(DatasetError, match="found another program's"):
             attempt()
     (tmp_path / "m" / "map.sqlite").write_bytes(b"no database at all, but long enough to be looked at" * 20)
-    with pytest.raises(DatasetError, match="damaged"):
+    with pytest.raises(DatasetError, match="so damaged that no photo in it can be named: file is not a database"):
         Map.open(tmp_path / "m")

@@ -113,7 +113,15 @@ class SqliteStore(TableReader):
         if not store._database.is_file():
             raise DatasetError(f"{folder}: expected a map, found no {DATABASE} there. Check the path, or make the map.")
         with store._reading() as db:
-            version = _schema_version(db, store.where)
+            try:
+                version = _schema_version(db, store.where)
+            except sqlite3.OperationalError:  # what a disk or another process does
+                raise
+            except sqlite3.DatabaseError as error:
+                raise DatasetError(
+                    f"{folder}: expected a whole map, found {DATABASE} so damaged that no photo in it can be named: "
+                    f"{error}. Restore that file from a copy, or make the map again."
+                ) from error
         if version < len(MIGRATIONS):
             with store._writing() as db:
                 _migrate(db, store.where)
