@@ -101,10 +101,11 @@ def draw_coverage(some: Map, path: Path) -> None:
     figure = Figure(figsize=(8, 8), dpi=110, facecolor="white")
     canvas = FigureCanvasAgg(figure)
     axes = figure.subplots()
-    sequences = [frame.sequence or UNNAMED for frame in frames]
-    for number, sequence in enumerate(dict.fromkeys(sequences)):
+    rows_by_sequence: dict[str, list[int]] = {}
+    for row, frame in enumerate(frames):
+        rows_by_sequence.setdefault(frame.sequence or UNNAMED, []).append(row)
+    for number, (sequence, rows) in enumerate(rows_by_sequence.items()):
         color = f"C{number % 10}"
-        rows = [row for row, its in enumerate(sequences) if its == sequence]
         center = T_world_cam.t.numpy()[rows] @ to_ground
         ahead = T_world_cam.R.numpy()[rows][:, :, 2] @ to_ground
         axes.quiver(*center.T, *ahead.T, color=color, width=0.002, scale=25)
@@ -115,7 +116,7 @@ def draw_coverage(some: Map, path: Path) -> None:
     axes.set_ylabel(unit)
     axes.set_title(f"{len(frames):,} photos from above")
     axes.grid(alpha=0.3)
-    if 1 < len(set(sequences)) <= 12:
+    if 1 < len(rows_by_sequence) <= 12:
         axes.legend(fontsize="small")
     picture = io.BytesIO()
     canvas.print_png(picture)
