@@ -160,15 +160,14 @@ class LiveView:
 
     def _add_panel(self) -> None:
         gui, slider = self._server.gui, self.shown.slider
-        theme = partial(gui.configure_theme, show_logo=False, show_share_button=False, control_width="large")
-        theme()
+        gui.configure_theme(show_logo=False, show_share_button=False, control_width="large")
         gui.set_panel_label(f"relograph: {self.shown.title}")
         gui.add_html(_paragraphs(self.shown.note))
         self._slider = None
         if slider is not None and slider.captions:
             last = len(slider.captions) - 1
             self._slider = gui.add_slider(slider.label, 0, max(last, 1), 1, 0, disabled=last < 1)
-            self._slider.on_update(lambda event: self._step(min(event.target.value, last)))
+            self._slider.on_update(lambda event: self._step(event.target.value))
         self._told = gui.add_html("")
         self._photo_shown = gui.add_image(np.zeros((3, 4, 3), dtype=np.uint8), visible=False)
         with gui.add_folder("Cameras"):
@@ -177,7 +176,6 @@ class LiveView:
                 gui.add_html(f'<div style="height: 4px; margin: 0 1em; background: {html.escape(group.color)}"></div>')
                 switch = gui.add_checkbox(f"{group.name} ({count:,})", True)
                 switch.on_update(partial(self._switch, number))
-        gui.add_checkbox("dark", False).on_update(lambda event: theme(dark_mode=event.target.value))
         gui.add_html(_paragraphs(self._advice()))
 
     def _advice(self) -> str:
@@ -190,22 +188,27 @@ class LiveView:
 
     def _switch(self, number: int, event: "viser.GuiEvent[viser.GuiCheckboxHandle]") -> None:
         """Shows a group, or does not."""
-        self._group_nodes[number].visible = event.target.value
-        for a, b, node in self._line_nodes:
-            node.visible = self._group_nodes[a].visible and self._group_nodes[b].visible
-        for (group, _), photo in self._photo_nodes.items():
-            photo.visible = self._group_nodes[group].visible
+        with self._one_at_a_time, self._server.atomic():
+            self._group_nodes[number].visible = event.target.value
+            for a, b, node in self._line_nodes:
+                node.visible = self._group_nodes[a].visible and self._group_nodes[b].visible
+            for (group, _), photo in self._photo_nodes.items():
+                photo.visible = self._group_nodes[group].visible
+        if self._slider is not None:
+            self._step(self._slider.value)  # what is marked may belong to it
 
     def _step(self, step: int) -> None:
         """Goes to a step along the slider."""
         slider = self.shown.slider
         if slider is None or not slider.captions:
             return
-        here = [(number, step) for number in slider.groups if self._is_there((number, step))]
-        related = [] if slider.related_group is None else [(slider.related_group, row) for row in slider.related[step]]
+        step = min(step, len(slider.captions) - 1)  # a slider of one step has two ends
         with self._one_at_a_time, self._server.atomic():
             if self._slider is not None and step != min(self._slider.value, len(slider.captions) - 1):
                 return  # the slider has moved on meanwhile
+            here = [(number, step) for number in slider.groups if self._is_there((number, step))]
+            relatives = slider.related_group
+            related = [] if relatives is None else [(relatives, row) for row in slider.related[step]]
             if not self.shows_all_photos:
                 around = range(max(0, step - PHOTOS_NEAR), min(len(slider.captions), step + PHOTOS_NEAR + 1))
                 near = [(number, row) for row in around for number in slider.groups if self._is_there((number, row))]
@@ -236,6 +239,9 @@ class LiveView:
         for node in self._here:
             node.remove()
         scene, self._here = self._server.scene, []
+        here, related = (
+            [camera for camera in cameras if self._group_nodes[camera[0]].visible] for cameras in (here, related)
+        )
         for kind, cameras in (("here", here), ("related", related)):
             for number, row in cameras:
                 group, T = self.shown.groups[number], self._poses[number]
