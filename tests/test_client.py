@@ -343,13 +343,14 @@ def test_a_service_that_says_nothing_is_given_up():
             asking.healthz()
 
 
-def test_another_program_is_not_taken_for_a_service():
+@pytest.mark.parametrize(("kind", "body"), [("text/html", b"<h1>It works!</h1>"), ("application/json", b'{"maps": 3}')])
+def test_another_program_is_not_taken_for_a_service(kind: str, body: bytes):
     class Stranger(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
-            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.send_header("Content-Type", f"{kind}; charset=utf-8")
             self.end_headers()
-            self.wfile.write(b"<h1>It works!</h1>")
+            self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
             pass
@@ -359,7 +360,7 @@ def test_another_program_is_not_taken_for_a_service():
         thread.start()
         try:
             url = f"http://127.0.0.1:{server.server_port}"
-            with Client(url) as asking, pytest.raises(ClientError, match="found 200 with text/html"):
+            with Client(url) as asking, pytest.raises(ClientError, match=f"found 200 with {kind}"):
                 asking.maps()
         finally:
             server.shutdown()

@@ -8,11 +8,12 @@ import io
 import json
 import os
 import random
+import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 from urllib.parse import quote, urlsplit
 
 import numpy as np
@@ -35,6 +36,7 @@ JPEG_QUALITY = 95
 
 Axes = Literal["opencv", "opengl", "arkit", "unity", "ros"]
 Solver = Literal["auto", "regress", "geometric"]
+T = TypeVar("T")
 Photo = Path | str | bytes | np.ndarray | Image.Image
 """A photo's file, its bytes, or its 8-bit pixels [H, W, 3] in RGB."""
 
@@ -249,8 +251,8 @@ class Client:
 
     `api_key` is a key of the service, by default the one in the variable RELOGRAPH_API_KEY. `timeout_s` is how long an
     answer may take. What the service is too busy for (429) is asked again when it says, and so is what lost its
-    connection or met a replica or a database that was away, unless it changes a map; all of this waiting together
-    takes `retry_s` at the most, and 0 waits for nothing.
+    connection or met a replica or a database that was away, unless it changes a map. After `retry_s` nothing is asked
+    again; 0 asks once.
 
     Example:
         >>> client = Client("http://127.0.0.1:1", retry_s=0)
@@ -309,33 +311,30 @@ class Client:
 
     def healthz(self) -> bool:
         """Whether the service lives; it raises where nobody answers."""
-        return bool(self._json("GET", "/healthz")["status"] == "ok")
+        return self._read("GET", "/healthz", lambda said: bool(said["status"] == "ok"))
 
     def ready(self) -> Readiness:
         """Whether every map can be asked now."""
-        said = self._json("GET", "/readyz", taken=(200, 503))
-        return Readiness(said["status"] == "ready", tuple(said["not_ready"]))
+        return self._read("GET", "/readyz", _readiness, taken=(200, 503))
 
     def maps(self) -> list[MapSummary]:
         """The maps that can be asked now."""
-        return [_summary(said) for said in self._json("GET", "/v1/maps")["maps"]]
+        return self._read("GET", "/v1/maps", lambda said: [_summary(one) for one in said["maps"]])
 
     def map(self, name: str) -> MapDetails:
         """One map, with where its cameras are."""
-        said = self._json("GET", _map_path(name))
-        extent = said["extent_world"]
-        box = None if extent is None else np.array([extent["min"], extent["max"]], dtype=np.float64)
-        return MapDetails(**vars(_summary(said)), extent_world=box)
+        return self._read("GET", _map_path(name), _details)
 
     def frames(self, map: str) -> Iterator[RemoteFrame]:
         """The photos of a map in the order in which they came, fetched a page at a time."""
         offset, total = 0, 1
         while offset < total:
-            page = self._json("GET", f"{_map_path(map)}/frames?offset={offset}&limit={FRAMES_A_PAGE}")
-            yield from _frames(page["frames"])
-            if not page["frames"]:
+            path = f"{_map_path(map)}/frames?offset={offset}&limit={FRAMES_A_PAGE}"
+            frames, total = self._read("GET", path, lambda page: (_frames(page["frames"]), int(page["total"])))
+            if not frames:
                 return  # photos were removed meanwhile
-            offset, total = offset + len(page["frames"]), page["total"]
+            yield from frames
+            offset += len(frames)
 
     def thumbnail(self, map: str, frame: str) -> bytes:
         """The small photo that the map keeps, as a JPEG."""
@@ -370,8 +369,7 @@ class Client:
             "axes": axes,
             "with_matches": "true" if with_matches else None,
         }
-        said = self._json("POST", f"{_map_path(map)}/localize", fields=fields, image=photo_bytes(image))
-        return _answer(said)
+        return self._read("POST", f"{_map_path(map)}/localize", _answer, fields=fields, image=photo_bytes(image))
 
     # Changing
 
@@ -395,11 +393,8 @@ class Client:
             "camera": camera,
             "sequence": sequence,
         }
-        said = self._json(
-            "POST", f"{_map_path(map)}/frames", fields=fields, image=photo_bytes(image), changes=True, taken=(200, 201)
-        )
-        (frame,) = _frames([said])
-        return frame
+        path, photo = f"{_map_path(map)}/frames", photo_bytes(image)
+        return self._read("POST", path, _frame, fields=fields, image=photo, changes=True, taken=(200, 201))
 
     def remove_frame(self, map: str, frame: str) -> None:
         """Take a photo out of a map; needs a key of the scope write."""
@@ -407,11 +402,12 @@ class Client:
 
     # Asking, and asking again
 
-    def _json(self, method: str, path: str, **how: Any) -> Any:
+    def _read(self, method: str, path: str, meaning: Callable[[Any], T], **how: Any) -> T:
+        """What the JSON of the reply means."""
         reply = self._ask(method, path, **how)
         try:
-            return json.loads(reply.content)
-        except ValueError:
+            return meaning(json.loads(reply.content))
+        except (ValueError, KeyError, TypeError):
             raise self._stranger(reply) from None
 
     def _ask(
@@ -427,7 +423,7 @@ class Client:
         """The reply, if its status is one of those that are `taken`."""
         data = None if fields is None else {name: str(value) for name, value in fields.items() if value is not None}
         files = None if image is None else {"image": ("image", image)}
-        left_s, next_s = self._retry_s, FIRST_WAIT_S
+        end, next_s = time.monotonic() + self._retry_s, FIRST_WAIT_S
         while True:
             wait_s = next_s * random.uniform(0.5, 1.0)  # many clients of a service that is back come one by one
             try:
@@ -445,13 +441,13 @@ class Client:
                 # Of a request that was turned away nothing was done; of one that failed on its way, who knows.
                 may_try = reply.status == 429 or (isinstance(failure, UnavailableError) and not changes)
                 wait_s = max(wait_s, _retry_after_s(reply))
-            if not may_try or wait_s > left_s:
+            if not may_try or time.monotonic() + wait_s > end:
                 raise failure
             time.sleep(wait_s)
-            left_s, next_s = left_s - wait_s, min(2 * next_s, LONGEST_WAIT_S)
+            next_s = min(2 * next_s, LONGEST_WAIT_S)
 
     def _unreachable(self, error: Exception) -> ClientError:
-        found = str(error).removeprefix("[Errno 111] ") or type(error).__name__
+        found = re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
         return UnavailableError(
             f"expected a relograph service at {self.url}, found none: {found}. "
             "Start it with `relograph serve`, or check the address."
@@ -522,10 +518,23 @@ def _summary(said: Mapping[str, Any]) -> MapSummary:
     return MapSummary(**{name: said[name] for name in MapSummary.__dataclass_fields__})
 
 
-def _frames(said: list[dict[str, Any]]) -> Iterator[RemoteFrame]:
-    for frame in said:
-        values = {name: frame[name] for name in RemoteFrame.__dataclass_fields__}
-        yield RemoteFrame(**values | {"T_world_cam": _array(frame["T_world_cam"])})
+def _details(said: Mapping[str, Any]) -> MapDetails:
+    extent = said["extent_world"]
+    box = None if extent is None else np.array([extent["min"], extent["max"]], dtype=np.float64)
+    return MapDetails(**vars(_summary(said)), extent_world=box)
+
+
+def _readiness(said: Mapping[str, Any]) -> Readiness:
+    return Readiness(said["status"] == "ready", tuple(said["not_ready"]))
+
+
+def _frames(said: Sequence[Mapping[str, Any]]) -> list[RemoteFrame]:
+    return [_frame(frame) for frame in said]
+
+
+def _frame(said: Mapping[str, Any]) -> RemoteFrame:
+    values = {name: said[name] for name in RemoteFrame.__dataclass_fields__}
+    return RemoteFrame(**values | {"T_world_cam": _array(said["T_world_cam"])})
 
 
 def _answer(said: Mapping[str, Any]) -> RemoteAnswer:
