@@ -48,6 +48,8 @@ def test_weights_card_and_pages_are_part_of_what_is_installed(kind: str, built: 
     assert {Path(name).suffix for name in weights} == {".json", ".md", ".safetensors"}
     assert {f"relograph/weights/matchgnn/{name}" for name in weights} <= names_in[kind]
     assert {"relograph/viewer/cameras_page.html", "relograph/py.typed"} <= names_in[kind]
+    service_page = {f"relograph/serving/page/{name}" for name in ("index.html", "page.js", "three.module.min.js")}
+    assert service_page <= names_in[kind]
 
 
 def test_every_file_of_the_source_is_in_the_wheel(built: Path, names_in: dict[str, set[str]]):

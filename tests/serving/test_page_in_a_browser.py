@@ -260,6 +260,30 @@ def test_the_view_turns_and_comes_closer_and_goes_back(page: Any):
     assert apart() == pytest.approx(before, rel=0.01)
 
 
+def test_twenty_thousand_cameras_are_few_drawing_calls_and_each_can_be_clicked(page: Any):
+    drawn, calls, found = page.evaluate(
+        """async () => {
+          const { view } = await import(new URL("page/page.js", document.baseURI));
+          view.clear();
+          for (let at = 0; at < 20000; at += 1000) {
+            view.addMapCameras(Array.from({ length: 1000 }, (_, i) => {
+              const [x, y] = [(at + i) % 200, Math.floor((at + i) / 200)];
+              const T_world_cam = [[1, 0, 0, 4e6 + x], [0, 0, 1, 5e6 + y], [0, -1, 0, 1.5], [0, 0, 0, 1]];
+              return { name: `${at + i}`, group: "map", width: 640, height: 480, focal_px: 500, T_world_cam };
+            }));
+          }
+          view.orbit.fromAbove();
+          await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
+          const asked = [0, 10100, 19999].map(row => view.frusta.map.cameras[row]);
+          return [view.frusta.map.meshes[0].geometry.instanceCount, view.renderer.info.render.calls,
+            asked.map(camera => view.cameraAt(...view.place(camera)).name)];
+        }"""
+    )
+    assert drawn == 20_000
+    assert calls < 10
+    assert found == ["0", "10100", "19999"]  # far from the world's origin, too
+
+
 def test_the_answer_is_downloaded_as_the_service_sent_it(answered: Any):
     page = answered
     with page.expect_download() as download:

@@ -48,6 +48,7 @@ async function readFrames(signal) {
   view?.clear();
   choose(null);
   byId("frames").replaceChildren();
+  byId("frames-count").textContent = "(0)";
   await withProblemsTold(async () => {
     for await (const page of framePages(map.name, signal)) {
       const cameras = page.frames.map(frame => ({ ...frame, group: "map" }));
@@ -65,8 +66,9 @@ async function readFrames(signal) {
 
 async function take(file) {
   photo = file;
-  preview = null;
   forgetAnswer();
+  if (preview) URL.revokeObjectURL(preview.url);
+  preview = null;
   byId("photo").hidden = true;
   byId("photo-note").textContent = file.name;
   const made = await previewOf(file);

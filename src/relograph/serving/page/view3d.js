@@ -58,7 +58,8 @@ export class CameraView {
   clear() {
     for (const frusta of Object.values(this.frusta)) frusta.clear();
     this.#hangUp([]);
-    this.#origin = null;
+    if (this.#grid) this.#grid.visible = false;
+    this.#origin = this.#box = null;
     this.#sumOfUp = [0, 0, 0];
     this.#chosen = null;
     this.orbit.isTouched = false;
@@ -77,8 +78,8 @@ export class CameraView {
 
   /** The cameras of an answer; `photoUrlOf` gives the address of a camera's photo, for the plane of its image. */
   showAnswer(references, answer, photoUrlOf) {
-    this.#origin ??= [0, 1, 2].map(i => [...references, answer].filter(Boolean)[0]?.T_world_cam[i][3] ?? 0);
     const cameras = { references, answer: answer ? [answer] : [] };
+    if (references.length) this.#origin ??= [0, 1, 2].map(i => references[0].T_world_cam[i][3]);
     for (const [group, some] of Object.entries(cameras)) {
       this.frusta[group].clear();
       this.frusta[group].add(some, this.#origin);
