@@ -206,6 +206,7 @@ def test_homes_of_rooms_are_shown_each_in_its_own_world(tmp_path: Path):
     assert cells(page, "ours") == [["ours", "1 m"]]
     assert re.findall(r'<iframe title="Cameras in 3-D: (.*?)"', page) == ["home-0", "home-1"]
     assert "1 more places are left out to keep this file small." in page
+    assert "rooms are made for an evaluation, and not kept." in page
 
 
 def test_the_report_of_experiments_says_what_the_documents_say(tmp_path: Path):

@@ -20,6 +20,8 @@ from relograph.viewer.shown import Shown, answers_of_predictions, groups_of_answ
 
 PLOTS, FAILURES, SALIENCY, CAMERAS, PROVENANCE = "Plots", "Failures", "Saliency", "Cameras in 3-D", "Provenance"
 SALIENCY_OF_MATCHES = "MatchGNN's is drawn query by query: `relograph localize PHOTO --map MAP --explain why.html`."
+NO_DATA = "No photos and no cameras of the map here: `--data ROOT` shows them."
+NO_DATA_OF_ROOMS = "No photos and no cameras of the maps here: rooms are made for an evaluation, and not kept."
 PLACES_SHOWN = 2
 """In 3-D; more would make the file large."""
 PHOTOS_SHOWN = 150
@@ -85,7 +87,9 @@ def failures_section(predictions: Predictions, data: PosedData | None, command: 
     return Section(FAILURES, parts)
 
 
-def cameras_section(places: Mapping[str, Predictions], data: PosedData | None, command: str) -> Section:
+def cameras_section(
+    places: Mapping[str, Predictions], data: PosedData | None, command: str, without_data: str = NO_DATA
+) -> Section:
     """Answers beside the truth in the first places, drawn and as a view that can be turned."""
     parts: list[Part] = []
     for name, predictions in list(places.items())[:PLACES_SHOWN]:
@@ -100,7 +104,7 @@ def cameras_section(places: Mapping[str, Predictions], data: PosedData | None, c
     left_out = len(places) - PLACES_SHOWN
     missing = [f"{left_out} more places are left out to keep this file small."] if left_out > 0 else []
     if data is None:
-        missing.append("No photos and no cameras of the map here: `--data ROOT` shows them.")
+        missing.append(without_data)
     return Section(CAMERAS, parts, " ".join(missing))
 
 

@@ -11,6 +11,7 @@ from relograph.evaluation.predictions import Predictions, read_predictions
 from relograph.reports.answers import (
     CAMERAS,
     FAILURES,
+    NO_DATA_OF_ROOMS,
     PLOTS,
     PROVENANCE,
     SALIENCY,
@@ -49,9 +50,7 @@ def comparison_report(folder: Path, data: PosedData | None) -> Report:
         _plots(folder, command),
         _failures(folder, predictions, data, command, method),
         Section(SALIENCY, missing=SALIENCY_OF_MATCHES),
-        Section(CAMERAS, missing=f"No predictions in {folder.name}/{PREDICTIONS_FOLDER}.")
-        if predictions is None
-        else cameras_section(_by_home(predictions) if of_rooms else {method: predictions}, data, command),
+        _cameras(folder, method, predictions, data, command, of_rooms=of_rooms),
         Section(PROVENANCE, [*_provenance(metadata)]),
     ]
     name = metadata.get("dataset") or metadata.get("data") or folder.name
@@ -95,6 +94,16 @@ def _failures(
     caption = f"The largest errors of the last method, each beside its references. Drawn by {command}."
     parts: list[Part] = [] if predictions is None else [worst_table(predictions)]
     return Section(FAILURES, [*parts, Picture.of_file(folder / "failures.png", caption)])
+
+
+def _cameras(
+    folder: Path, method: str, predictions: Predictions | None, data: PosedData | None, command: str, *, of_rooms: bool
+) -> Section:
+    if predictions is None:
+        return Section(CAMERAS, missing=f"No predictions in {folder.name}/{PREDICTIONS_FOLDER}.")
+    if of_rooms:
+        return cameras_section(_by_home(predictions), data, command, NO_DATA_OF_ROOMS)
+    return cameras_section({method: predictions}, data, command)
 
 
 def _provenance(metadata: Mapping[str, Any]) -> list[Part]:
