@@ -39,6 +39,7 @@ LOG = {
     "loggers": {
         "uvicorn": {"handlers": ["stderr"], "level": "WARNING", "propagate": False},
         "uvicorn.access": {"handlers": ["stderr"], "level": "INFO", "propagate": False},
+        "python_multipart": {"level": "CRITICAL"},  # a line for every damaged form, of no use to the operator
         "relograph.serving": {"handlers": ["stderr"], "level": "INFO", "propagate": False},
     },
 }
