@@ -184,7 +184,7 @@ def test_the_report_of_a_comparison_has_its_table_plots_and_failures(compared: P
         median = f"{row['median_translation_error_m']:.3f} m / {row['median_rotation_error_deg']:.2f}°"
         assert found[1] == median
     assert page.count("<figure>") == 5  # three plots, failures, cameras
-    assert f"Drawn by <code>{html.escape(document['metadata']['command'])}</code>." in page
+    assert f"Drawn by <code>{document['metadata']['command']}</code>." in html.unescape(page)
     assert "<code>relograph localize PHOTO --map MAP --explain why.html</code>" in page
 
 
