@@ -82,7 +82,7 @@ def test_answers_in_a_georeferenced_map_have_a_geopose(kitchen: str):
     Map.open(kitchen, network=NETWORK).set_georeference(georeferenced(47.0, 8.0))
     with running(kitchen) as service:
         assert service.client.get("/v1/maps/kitchen").json()["georeferenced"]
-        said = service.localize(solver="regress").json()
-        assert (said["geopose"] is None) == (not said["localized"])
-        if said["localized"]:
-            assert said["geopose"]["position"]["lat"] == pytest.approx(47.0, abs=1e-3)
+        said = service.localize().json()
+        assert said["localized"]
+        assert said["geopose"]["position"]["lat"] == pytest.approx(47.0, abs=1e-3)
+        assert set(said["geopose"]["quaternion"]) == {"x", "y", "z", "w"}

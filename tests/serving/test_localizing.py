@@ -2,7 +2,6 @@
 
 import base64
 import io
-import json
 
 import numpy as np
 import pytest
@@ -30,8 +29,10 @@ def test_the_answer_is_that_of_a_localizer(asked: Running, map_of_noise):
     assert [reference.name for reference in said.references] == [used.name for used in here.references]
     assert said.map.name == "kitchen"
     assert said.focal_px == pytest.approx(CAMERA.fx)
-    if here.T_world_cam is not None:
-        assert_allclose(said.T_world_cam, here.T_world_cam.matrix(), atol=1e-6)
+    assert here.T_world_cam is not None
+    assert_allclose(said.T_world_cam, here.T_world_cam.matrix(), atol=1e-6)
+    assert_allclose(said.cam_center_world, here.T_world_cam.t, atol=1e-6)
+    assert_allclose(said.quat_wxyz, here.T_world_cam.quat_wxyz(), atol=1e-6)
 
 
 def test_json_says_the_same_as_a_form(asked: Running):
@@ -50,10 +51,10 @@ def test_json_says_the_same_as_a_form(asked: Running):
 
 @pytest.mark.parametrize("axes", ["opengl", "arkit", "unity", "ros"])
 def test_poses_are_said_along_the_axes_that_are_asked_for(asked: Running, axes: str):
-    plain, turned = (asked.localize(solver="regress", axes=name).json() for name in ("opencv", axes))
-    for one, other in zip(plain["references"], turned["references"], strict=True):
+    plain, turned = (asked.localize(axes=name).json() for name in ("opencv", axes))
+    for one, other in zip([plain, *plain["references"]], [turned, *turned["references"]], strict=True):
         expected = to_axes(Pose.from_matrix(np.array(one["T_world_cam"])), axes_of(axes))
-        assert_allclose(other["T_world_cam"], expected.matrix(), atol=1e-9)
+        assert_allclose(other["T_world_cam"], expected.matrix(), atol=1e-6)
     assert turned["axes"] == axes
 
 
@@ -191,11 +192,11 @@ def test_the_contract_knows_as_many_references_as_the_localizer():
 
 
 def test_a_refused_photo_is_an_answer_with_a_reason(asked: Running):
-    response = asked.localize(photo_file(900), solver="geometric", num_references=1, focal_px=130.0)
+    response = asked.localize(photo_file(900), solver="regress")  # of which this network is never sure
     said = response.json()
     assert response.status_code == 200
-    if not said["localized"]:
-        assert said["reason"]
-        assert said["T_world_cam"] is None
-        assert said["geopose"] is None
-    assert json.dumps(said)  # no NaN
+    assert not said["localized"]
+    assert "Not sure enough" in said["reason"]
+    assert 0 < said["confidence"] < 0.5
+    for name in ("T_world_cam", "quat_wxyz", "cam_center_world", "covariance", "position_sigma_m", "geopose"):
+        assert said[name] is None
