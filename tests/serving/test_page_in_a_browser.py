@@ -260,11 +260,13 @@ def test_the_view_turns_and_comes_closer_and_goes_back(page: Any):
     assert apart() == pytest.approx(before, rel=0.01)
 
 
-def test_twenty_thousand_cameras_are_few_drawing_calls_and_each_can_be_clicked(page: Any):
-    drawn, calls, found = page.evaluate(
+def test_twenty_thousand_cameras_are_one_mesh_and_each_can_be_clicked(page: Any):
+    """They are not drawn here: without a GPU that takes seconds."""
+    instances, found = page.evaluate(
         """async () => {
           const { view } = await import(new URL("page/page.js", document.baseURI));
           view.clear();
+          view.setShown("map", false);
           for (let at = 0; at < 20000; at += 1000) {
             view.addMapCameras(Array.from({ length: 1000 }, (_, i) => {
               const [x, y] = [(at + i) % 200, Math.floor((at + i) / 200)];
@@ -274,13 +276,13 @@ def test_twenty_thousand_cameras_are_few_drawing_calls_and_each_can_be_clicked(p
           }
           view.orbit.fromAbove();
           await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
+          view.setShown("map", true);
           const asked = [0, 10100, 19999].map(row => view.frusta.map.cameras[row]);
-          return [view.frusta.map.meshes[0].geometry.instanceCount, view.renderer.info.render.calls,
+          return [view.frusta.map.meshes.map(mesh => mesh.geometry.instanceCount),
             asked.map(camera => view.cameraAt(...view.place(camera)).name)];
         }"""
     )
-    assert drawn == 20_000
-    assert calls < 10
+    assert instances == [20_000]
     assert found == ["0", "10100", "19999"]  # far from the world's origin, too
 
 
@@ -309,18 +311,19 @@ def test_options_go_with_the_photo_and_are_asked_again(page: Any, query: Path):
     page.locator("#legend", has_text="references (2)").wait_for()
 
 
-def test_a_photo_can_be_dropped_and_pasted(page: Any, query: Path):
+@pytest.mark.parametrize("kind", ["drop", "paste"])
+def test_a_photo_can_be_dropped_and_pasted(page: Any, query: Path, kind: str):
     page.evaluate(
         """([bytes, kind]) => {
           const data = new DataTransfer();
-          data.items.add(new File([new Uint8Array(bytes)], "dropped.png", { type: "image/png" }));
+          data.items.add(new File([new Uint8Array(bytes)], `${kind}.png`, { type: "image/png" }));
           document.body.dispatchEvent(kind === "drop" ? new DragEvent(kind, { dataTransfer: data, bubbles: true })
             : new ClipboardEvent(kind, { clipboardData: data, bubbles: true }));
         }""",
-        [list(query.read_bytes()), "drop"],
+        [list(query.read_bytes()), kind],
     )
     assert said(page) == "Found"
-    assert page.locator("#photo-note").inner_text() == "dropped.png"
+    assert page.locator("#photo-note").inner_text() == f"{kind}.png"
 
 
 def test_a_photo_of_another_place_is_not_found_and_it_is_said_why(page: Any, T_world_query: Pose, tmp_path: Path):

@@ -203,16 +203,17 @@ export class CameraView {
   /** Where most cameras of the map are: the middle 96 %, so that one far away does not make all others small. */
   #whole() {
     if (this.#box) return this.#box;
-    const centers = this.frusta.map.cameras.map(camera => this.#leveled(camera));
+    const { cameras } = this.frusta.map, { elements: e } = this.#level, origin = this.#origin;
     const range = axis => {
-      const sorted = centers.map(center => center[axis]).sort((a, b) => a - b);
+      const sorted = Float64Array.from(cameras, ({ T_world_cam: T }) => e[axis] * (T[0][3] - origin[0])
+        + e[axis + 4] * (T[1][3] - origin[1]) + e[axis + 8] * (T[2][3] - origin[2])).sort();
       const at = share => sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))] ?? 0;
       return [at(0.02), at(0.98)];
     };
     const ranges = [0, 1, 2].map(range), middle = ranges.map(([low, high]) => (low + high) / 2);
     const extent = Math.max(...ranges.map(([low, high]) => high - low)) || 1;
     // The more cameras there are, the smaller they are, or they would hide each other.
-    const size = extent * Math.min(0.03, Math.max(0.003, 0.28 / Math.sqrt(centers.length)));
+    const size = extent * Math.min(0.03, Math.max(0.003, 0.28 / Math.sqrt(cameras.length)));
     return this.#box = { ranges, middle, extent, size, distance: 1.5 * extent };
   }
 
