@@ -90,12 +90,12 @@ def geopose(georeference: Georeference | None, T_world_axes: Pose, axes: Axes) -
 def _references(answered: Answered) -> list[Reference]:
     outcome, frames, axes = answered.outcome, answered.moment.frames, answered.options.axes
     references = []
+    matrices = _matrices_along(axes, answered.moment, [used.row for used in outcome.answer.references])
     for ref, used in enumerate(outcome.answer.references):
         frame = frames[used.row]
         drawn = None
         if answered.options.with_matches and outcome.judged is not None and outcome.compared is not None:
             drawn = _drawn_matches(ref, outcome.judged, outcome.compared, answered.size_wh, frame)
-        R_opencv_axes = axes_of(axes, is_tall=is_tall((frame.photo_width, frame.photo_height)))
         references.append(
             Reference(
                 name=used.name,
@@ -103,11 +103,22 @@ def _references(answered: Answered) -> list[Reference]:
                 overlap=used.overlap,
                 num_matches=used.num_matches,
                 num_inliers=used.num_inliers,
-                T_world_cam=_rows(to_axes(frame.T_world_cam, R_opencv_axes)),
+                T_world_cam=matrices[used.row],
                 matches=drawn,
             )
         )
     return references
+
+
+def _matrices_along(axes: Axes, moment: MapMoment, rows: Sequence[int]) -> dict[int, Any]:
+    """Poses of photos of a map by their rows; all at once, as a tensor costs as much as a hundred numbers."""
+    matrices: dict[int, Any] = {}
+    for tall in (False, True):
+        some = [row for row in rows if is_tall((moment.frames[row].photo_width, moment.frames[row].photo_height)) == tall]
+        if some:
+            T_world_axes = to_axes(moment.features.T_world_cam[some], axes_of(axes, is_tall=tall))
+            matrices.update(zip(some, T_world_axes.matrix().tolist(), strict=True))
+    return matrices
 
 
 def _drawn_matches(
