@@ -12,7 +12,7 @@ PYTHON := $(VENV)/bin/python
 PIP_INSTALL := $(PYTHON) -m pip install --quiet --disable-pip-version-check
 PEERS_VENV := .venv-peers
 
-.PHONY: help demo test crash-test bench docs openapi audit wheel peers format clean
+.PHONY: help demo test crash-test bench bench-serve docs openapi audit wheel peers format clean
 
 help: ## Say what can be made.
 	@awk -F ':[^#]*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -38,6 +38,10 @@ bench: $(VENV)/.installed-dev ## Measure maps on this machine, up to a million i
 	@$(VENV)/bin/relograph bench map --output results/map_cpu.json
 	$(VENV)/bin/relograph bench growth --output results/map_growth.json --plot docs/pictures/map-growth.png
 	$(VENV)/bin/relograph bench retrieval --parts $(PARTS)/retrieval --output results/retrieval.json --plot docs/pictures/retrieval-growth.png
+	$(VENV)/bin/relograph experiments report
+
+bench-serve: $(VENV)/.installed-dev ## Try a service on this machine: overhead, overload, hostile requests, faults (half an hour).
+	@$(VENV)/bin/relograph bench serve --output results/serve_cpu.json
 	$(VENV)/bin/relograph experiments report
 
 docs: $(VENV)/.installed-dev ## Build the documentation as a site into site/, which opens from the disk: site/index.html.

@@ -24,7 +24,7 @@ from small_roots import HEIGHT, WIDTH, write_seven_scenes_root
 REPOSITORY = Path(__file__).parents[1]
 DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])
 EXTRAS = set(tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"])
-TARGETS = set(re.findall(r"^([a-z]+):", (REPOSITORY / "Makefile").read_text(), flags=re.MULTILINE))
+TARGETS = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), flags=re.MULTILINE))
 
 TAKES_MINUTES = {
     ("rooms", "create"),
@@ -34,6 +34,7 @@ TAKES_MINUTES = {
     ("bench", "match"),
     ("bench", "retrieval"),
     ("bench", "growth"),
+    ("bench", "serve"),
     ("train",),
     ("eval",),
     ("ablate",),

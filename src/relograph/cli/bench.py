@@ -307,3 +307,56 @@ def retrieval_command(
     for path in (output, plot):
         if path is not None:
             typer.echo(str(path))
+
+
+@app.command("serve")
+def serve_command(
+    part: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="overhead, hostile, killed-worker, database or overload; may be repeated.",
+            show_default="all",
+        ),
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Processes of the service for killed-worker and overload; one for the others.")
+    ] = 2,
+    references: Annotated[int, typer.Option(min=1, max=32, help="References of each query.")] = 7,
+    queries: Annotated[int, typer.Option(min=1, help="Queries for overhead.")] = 150,
+    requests: Annotated[int, typer.Option(min=1, help="Hostile requests.")] = 10_000,
+    fault_s: Annotated[
+        float, typer.Option(min=1, help="Seconds under load for killed-worker and for database.")
+    ] = 45.0,
+    step_s: Annotated[
+        float, typer.Option(min=1, help="Seconds for each number of clients until the best throughput is known.")
+    ] = 20.0,
+    overload_s: Annotated[float, typer.Option(min=1, help="Seconds of twice the best throughput.")] = 600.0,
+    seed: SeedOption = 0,
+    output: OutputOption = None,
+) -> None:
+    """Try a real service: its overhead, overload, hostile requests, a killed worker, a database that goes away."""
+    from relograph.progress import TerminalProgress
+    from relograph.results import command_line, write_result
+    from relograph.serving.load.benchmark import PARTS, LoadConfig, benchmark_serve, load_table
+
+    config = LoadConfig(
+        parts=tuple(part or PARTS),
+        workers=workers,
+        num_references=references,
+        queries=queries,
+        requests=requests,
+        fault_s=fault_s,
+        step_s=step_s,
+        overload_s=overload_s,
+        seed=seed,
+    )
+
+    def keep(rows: Sequence[Mapping[str, object]]) -> None:
+        if output is not None:
+            write_result(output, rows, command=command_line(), seed=seed)
+
+    rows = benchmark_serve(config, keep=keep, progress=TerminalProgress())
+    typer.echo(load_table(rows))
+    if output is not None:
+        typer.echo(str(output))

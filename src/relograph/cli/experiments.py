@@ -149,8 +149,9 @@ def report_command(
     """Write docs/results.md and the README's tables from committed results."""
     from relograph.evaluation.experiment_report import latex_page, read_results, write_report
     from relograph.evaluation.writing import write_whole
+    from relograph.serving.load.benchmark import write_load_page
 
-    changed = write_report(results, docs, check=check)
+    changed = write_report(results, docs, check=check) + write_load_page(results.parent, docs, check=check)
     for path in changed:
         typer.echo(printable(f"{path}: written."))
     if not changed:

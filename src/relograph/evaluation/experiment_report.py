@@ -361,14 +361,14 @@ def rooms_block(results: Path) -> str:
     """How fast rooms are rendered."""
     from relograph.rooms.benchmark import benchmark_table
 
-    return _benchmarks(results, "rooms", lambda document: benchmark_table(document["results"]))
+    return benchmarks_block(results, "rooms", lambda document: benchmark_table(document["results"]))
 
 
 def network_block(results: Path) -> str:
     """How fast the paper's network trains and answers."""
     from relograph.training.benchmark import network_table
 
-    return _benchmarks(
+    return benchmarks_block(
         results,
         "network",
         lambda document: network_table(document["results"], document["metadata"]["measured_bf16_teraflops"]),
@@ -379,42 +379,42 @@ def match_block(results: Path) -> str:
     """How fast MatchGNN trains and answers."""
     from relograph.training.match_benchmark import match_table
 
-    return _benchmarks(results, "match", lambda document: match_table(document["results"]))
+    return benchmarks_block(results, "match", lambda document: match_table(document["results"]))
 
 
 def ablation_block(results: Path) -> str:
     """What each ingredient of MatchGNN brings."""
     from relograph.evaluation.ablation import ablation_table
 
-    return _benchmarks(results, "ablation", lambda document: ablation_table(document["results"]).strip())
+    return benchmarks_block(results, "ablation", lambda document: ablation_table(document["results"]).strip())
 
 
 def export_block(results: Path) -> str:
     """What exported networks cost in accuracy."""
     from relograph.evaluation.export_accuracy import runtimes_table
 
-    return _benchmarks(results, "export", lambda document: runtimes_table(document["results"]))
+    return benchmarks_block(results, "export", lambda document: runtimes_table(document["results"]))
 
 
 def map_block(results: Path) -> str:
     """How fast maps are made and asked, and how large they are."""
     from relograph.maps.benchmark import map_table
 
-    return _benchmarks(results, "map", lambda document: map_table(document["results"]), but_not="map_growth")
+    return benchmarks_block(results, "map", lambda document: map_table(document["results"]), but_not="map_growth")
 
 
 def growth_block(results: Path) -> str:
     """How maps grow."""
     from relograph.maps.growth import growth_table
 
-    return _benchmarks(results, "map_growth", lambda document: growth_table(document["results"]))
+    return benchmarks_block(results, "map_growth", lambda document: growth_table(document["results"]))
 
 
 def retrieval_block(results: Path) -> str:
     """How references are found among many images."""
     from relograph.retrieval.benchmark import retrieval_table
 
-    return _benchmarks(results, "retrieval", lambda document: retrieval_table(document["results"]))
+    return benchmarks_block(results, "retrieval", lambda document: retrieval_table(document["results"]))
 
 
 BLOCKS_BY_PAGE: Mapping[str, Mapping[str, Callable[[Path], str]]] = {
@@ -426,9 +426,10 @@ BLOCKS_BY_PAGE: Mapping[str, Mapping[str, Callable[[Path], str]]] = {
 """What pages of the documents quote, each block from the folder of results."""
 
 
-def _benchmarks(
+def benchmarks_block(
     results: Path, kind: str, table: Callable[[Mapping[str, Any]], str], *, but_not: str | None = None
 ) -> str:
+    """The tables of all files of a kind, each below the machine and the command that it is of."""
     parts = []
     for path in sorted([*results.glob(f"{kind}.json"), *results.glob(f"{kind}_*.json")], reverse=True):
         if but_not is not None and path.name.startswith(but_not):

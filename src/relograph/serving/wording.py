@@ -114,7 +114,9 @@ def _matrices_along(axes: Axes, moment: MapMoment, rows: Sequence[int]) -> dict[
     """Poses of photos of a map by their rows; all at once, as a tensor costs as much as a hundred numbers."""
     matrices: dict[int, Any] = {}
     for tall in (False, True):
-        some = [row for row in rows if is_tall((moment.frames[row].photo_width, moment.frames[row].photo_height)) == tall]
+        some = [
+            row for row in rows if is_tall((moment.frames[row].photo_width, moment.frames[row].photo_height)) == tall
+        ]
         if some:
             T_world_axes = to_axes(moment.features.T_world_cam[some], axes_of(axes, is_tall=tall))
             matrices.update(zip(some, T_world_axes.matrix().tolist(), strict=True))
