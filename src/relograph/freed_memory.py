@@ -1,4 +1,6 @@
-"""Memory that a query has done with is kept for the next one."""
+"""Memory that a query has done with is kept for the next one; what was much more goes back to the system."""
+
+import ctypes
 
 import torch
 
@@ -14,3 +16,14 @@ def keep_freed_memory() -> None:
     given back, so it is given one. Elsewhere this does nothing.
     """
     torch.empty(LARGEST_THAT_COUNTS - 64 * 1024, dtype=torch.uint8)
+
+
+def give_back_freed_memory() -> None:
+    """Has glibc give the kernel back all that is free, for after something much larger than a query.
+
+    Pillow holds pixels in blocks of 16 MB, which glibc keeps for each thread that ever freed one: a photo of 50
+    megapixels would cost its hundreds of megabytes for as long as the process lives. Elsewhere this does nothing.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -21,6 +21,7 @@ from starlette.middleware.cors import CORSMiddleware
 import relograph
 from relograph.environment import installed_version
 from relograph.errors import DatasetError, GeometryError, RelographError
+from relograph.freed_memory import give_back_freed_memory
 from relograph.geometry import Camera
 from relograph.localization.answer_files import is_tall
 from relograph.localization.localizer import Answer, SeenQuery, see_query
@@ -45,6 +46,8 @@ from relograph.serving.wording import Answered, frame_message, frame_messages, l
 
 MAX_FRAMES = 1000
 """In one answer."""
+LARGE_PIXELS = 16_000_000
+"""Of photos after which memory is given back."""
 T = TypeVar("T")
 
 
@@ -267,6 +270,9 @@ def _read_query(content_type: str, body: bytes, max_pixels: int) -> _Query:
         prior = None if options.prior is None else _told_prior(options.prior, options).of(is_tall=is_tall(size_wh))
     except (DatasetError, GeometryError) as error:
         raise invalid(str(error)) from None
+    finally:
+        if size_wh[0] * size_wh[1] > LARGE_PIXELS:
+            give_back_freed_memory()
     if isinstance(seen, Answer):
         raise bad_image(seen.reason)
     return _Query(options, seen, prior, size_wh)

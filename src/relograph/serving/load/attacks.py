@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -111,13 +112,13 @@ def bomb(rng: Random, photo: Photo) -> Attack:
     made: bytes
     match rng.randrange(7):
         case 0:  # zeros, well packed
-            made = query(_png(8000, 6000, zlib.compress(bytes(6000 * (1 + 3 * 8000)), 9)))
+            made = query(_png(8000, 6000, _packed_zeros(6000 * (1 + 3 * 8000))))
         case 1:  # a large photo by its header, and next to nothing in it
             made = query(_png(side, side, zlib.compress(bytes(1000))))
         case 2:
-            made = query(_png(64, 64, zlib.compress(bytes(10_000_000), 9)))
+            made = query(_png(64, 64, _packed_zeros(10_000_000)))
         case 3:  # a comment that becomes 50 MB
-            text = b"zTXt" + b"Comment\0\0" + zlib.compress(bytes(50_000_000), 9)
+            text = b"zTXt" + b"Comment\0\0" + _packed_zeros(50_000_000)
             made = query(_png(64, 64, zlib.compress(bytes(64 * 193)), extra=_chunk(text[:4], text[4:])))
         case 4:
             large = bytearray(photo.content)
@@ -139,6 +140,11 @@ def _saved(photo: Photo, format: str) -> bytes:
     file = io.BytesIO()
     Image.open(io.BytesIO(photo.content)).resize((160, 120)).save(file, format)
     return file.getvalue()
+
+
+@cache
+def _packed_zeros(count: int) -> bytes:
+    return zlib.compress(bytes(count), 9)
 
 
 def _chunk(name: bytes, content: bytes) -> bytes:
