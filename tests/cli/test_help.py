@@ -50,6 +50,7 @@ def test_the_commands_are_those_that_the_documents_speak_of():
         ("bench", "map"),
         ("bench", "growth"),
         ("bench", "retrieval"),
+        ("bench", "serve"),
         ("localize",),
         ("serve",),
         ("serve", "run"),

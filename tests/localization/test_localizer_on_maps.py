@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from numpy.testing import assert_allclose
 from small_networks import CAMERA, noise_photo, posed_photos, small_network
 
@@ -19,6 +20,7 @@ from relograph.localization.prior import Prior
 from relograph.maps import Map, finding
 from relograph.maps.asking import open_map_to_ask
 from relograph.maps.joining import join_maps
+from relograph.maps.records import LEVELS
 from relograph.maps.shards import Shard
 from relograph.models import shipped
 from relograph.models.shipped import LoadedMatchGNN, load_match_gnn, save_match_gnn
@@ -38,7 +40,9 @@ def on_disk(network: LoadedMatchGNN, tmp_path_factory: pytest.TempPathFactory) -
 # Maps on disk
 
 
-def test_a_map_and_features_in_memory_are_what_a_localizer_needs(on_disk: Map, network: LoadedMatchGNN):
+def test_a_map_and_features_in_memory_are_what_a_localizer_needs(tmp_path: Path, network: LoadedMatchGNN):
+    # All levels are kept: those that are computed again, from JPEGs, differ.
+    on_disk = Map.create(tmp_path / "whole.map", posed_photos(6), network=network, levels=LEVELS)
     in_memory = MapFeatures.of(posed_photos(6), network)
     assert isinstance(in_memory, MapView)
     assert isinstance(on_disk, StoredMap)
@@ -50,8 +54,11 @@ def test_a_map_and_features_in_memory_are_what_a_localizer_needs(on_disk: Map, n
     assert by_map.references[0].name == by_features.references[0].name == "photo-3.png"
     similarity = [{used.name: used.similarity for used in answer.references} for answer in (by_map, by_features)]
     assert similarity[0] == pytest.approx(similarity[1], abs=1e-3)
-    # Half precision of descriptors and of features differs; photos in memory are not compressed either.
-    assert_allclose(by_map.T_regressed.t, by_features.T_regressed.t, atol=0.05)
+    # Not their poses: an untrained network settles elsewhere for the last bit of half precision.
+    everyone, cpu = list(range(6)), torch.device("cpu")
+    ((_, _, of_map),), ((_, _, of_memory),) = (view.take(everyone, cpu) for view in (on_disk.features, in_memory))
+    for level in LEVELS:
+        assert_allclose(getattr(of_map, level).float(), getattr(of_memory, level).float(), atol=1e-3)
 
 
 def test_a_map_that_was_opened_without_a_network_answers_with_the_localizers(on_disk: Map, network: LoadedMatchGNN):

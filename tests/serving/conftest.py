@@ -10,17 +10,23 @@ from serving.running_services import Running, running, write_map
 
 
 @pytest.fixture(scope="session")
-def map_of_noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A map of four photos of noise, to copy."""
+def untouched_map(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A map of four photos of noise, to copy: nobody opens it, so none of SQLite's files comes or goes meanwhile."""
     folder = tmp_path_factory.mktemp("maps") / "kitchen.map"
     write_map(folder)
     return folder
 
 
+@pytest.fixture(scope="session")
+def map_of_noise(untouched_map: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, to be read by many."""
+    return Path(shutil.copytree(untouched_map, tmp_path_factory.mktemp("read") / "kitchen.map"))
+
+
 @pytest.fixture
-def kitchen(map_of_noise: Path, tmp_path: Path) -> str:
+def kitchen(untouched_map: Path, tmp_path: Path) -> str:
     """A map that a test may change."""
-    shutil.copytree(map_of_noise, tmp_path / "kitchen.map")
+    shutil.copytree(untouched_map, tmp_path / "kitchen.map")
     return str(tmp_path / "kitchen.map")
 
 

@@ -106,6 +106,7 @@ def test_scopes_maps_and_revocation_while_the_service_runs(file: Path, kitchen: 
         assert hidden.json() == missing.json()
         assert error_of(hidden, 404)[0] == "not_found"
         assert client.get("/v1/maps", headers={"Authorization": f"Bearer {guest}"}).json() == {"maps": []}
+        assert status("GET", "/metrics", guest) == 403  # which tells of all maps
 
         revoke_key(file, writer_key.id)
         assert status("GET", "/v1/maps", writer) == 401

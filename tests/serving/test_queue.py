@@ -12,6 +12,7 @@ import pytest
 
 from relograph.localization.localizer import Localizer
 from relograph.serving.answering import Answering
+from relograph.serving.errors import ServiceError
 from serving.running_services import Running, error_of, photo_file, running, wait_until
 
 
@@ -100,6 +101,13 @@ def test_what_was_accepted_is_answered_after_the_service_was_told_to_end(kitchen
             service.stop()
             wait_until(lambda: not accepts(service))
         assert [future.result().status_code for future in accepted] == [200, 200, 200]
+
+
+def test_work_that_comes_after_the_end_is_refused_and_waits_for_nobody(kitchen: str):
+    with running(kitchen) as service:
+        service.service.answering.stop()
+        with pytest.raises(ServiceError, match=r"about to end"):
+            service.service.answering.on_network(lambda localizer: None)
 
 
 def accepts(service: Running) -> bool:

@@ -63,7 +63,7 @@ def test_cameras_without_a_pose_keep_their_place_for_the_lines(tmp_path: Path):
 
 
 def test_names_from_outside_stay_text(tmp_path: Path):
-    evil = "</script><script>alert(1)</script>"
+    evil = "<!--<script>.png</script><script>alert(1)</script>"
     group = CameraGroup(evil, "#98a1ad", cameras((0, 0, 0)), [evil])
     write_cameras_page(tmp_path / "page.html", [group], title=evil)
     page = (tmp_path / "page.html").read_text()

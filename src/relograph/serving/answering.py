@@ -30,7 +30,7 @@ from relograph.maps.features import ShardedFeatures
 from relograph.maps.records import MapSettings
 from relograph.models.shipped import LoadedMatchGNN
 from relograph.serving.config import ServeConfig
-from relograph.serving.errors import busy
+from relograph.serving.errors import busy, stopping
 from relograph.serving.metrics import Metrics
 from relograph.serving.served_maps import MapMoment, ServedMap
 
@@ -84,6 +84,7 @@ class Answering:
         self._num_accepted = 0
         self._mean_s = 0.5
         self._work: queue.SimpleQueue[Ask | _Job | None] = queue.SimpleQueue()
+        self._gate, self._is_closed = threading.Lock(), False
         self._decoders = ThreadPoolExecutor(DECODING_THREADS, thread_name_prefix="decode")
         self._solver = ThreadPoolExecutor(1, thread_name_prefix="solve")
         self._thread = threading.Thread(target=self._run, name="network", daemon=True)
@@ -94,7 +95,9 @@ class Answering:
     def stop(self) -> None:
         """Ends when what was accepted is done."""
         self._decoders.shutdown()
-        self._work.put(None)
+        with self._gate:
+            self._is_closed = True
+            self._work.put(None)
         if self._thread.is_alive():
             self._thread.join()
         self._solver.shutdown()
@@ -138,14 +141,21 @@ class Answering:
     ) -> Outcome:
         """The answer to a query that was accepted and decoded; cancelled, it is dropped."""
         ask = Ask(served, moment, seen, prior, num_references, solver, perf_counter(), Future())
-        self._work.put(ask)
+        self._put(ask)
         return await asyncio.wrap_future(ask.result)
 
     def on_network(self, work: Callable[[Localizer], T]) -> T:
         """What `work` gives that needs the network to itself; called by a thread that may wait."""
         job = _Job(work, Future())
-        self._work.put(job)
+        self._put(job)
         return job.result.result()  # type: ignore[return-value]  # a job gives what its work gives
+
+    def _put(self, work: "Ask | _Job") -> None:
+        """Behind the end of the queue nobody would ever look."""
+        with self._gate:
+            if self._is_closed:
+                raise stopping()
+            self._work.put(work)
 
     # The network's thread
 
@@ -175,8 +185,8 @@ class Answering:
 
     def _answer(self, asks: list[Ask]) -> None:
         begun = perf_counter()
-        self._metrics.batch_photos.observe(len(asks))
         try:
+            self._metrics.batch_photos.observe(len(asks))
             encoded = self._localizer.encode([ask.seen for ask in asks])
         except Exception as error:
             for ask in asks:

@@ -2,8 +2,8 @@
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -77,6 +77,7 @@ def create_app(service: Service) -> FastAPI:
         description="Tells where a photo was taken: its camera's pose in a map.",
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # behind a proxy such an answer would lead from https to http
         middleware=middleware,
         lifespan=lifespan,
         generate_unique_id_function=lambda route: route.name,
@@ -99,7 +100,7 @@ def create_app(service: Service) -> FastAPI:
 _BEARER = HTTPBearer(auto_error=False, description="A key that `relograph serve keys create` made.")
 
 
-def _caller(request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)]) -> Caller:
+async def _caller(request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)]) -> Caller:
     service: Service = request.app.state.service
     return service.caller(request.headers.get("authorization"))
 
@@ -154,11 +155,11 @@ def _add_operations(app: FastAPI, service: Service) -> None:
         shown = [name for name in away if caller.is_known and caller.may_see(name)]
         return _json(messages.Readiness(status="not ready" if away else "ready", not_ready=shown), 503 if away else 200)
 
-    @app.get("/metrics", tags=["operations"], responses={200: {"content": {"text/plain": {}}}, **_errors(401)})
+    @app.get("/metrics", tags=["operations"], responses={200: {"content": {"text/plain": {}}}, **_errors(401, 403)})
     def metrics(caller: AnyCaller) -> Response:
         """What Prometheus reads, of all processes of this service."""
         if not service.config.open_metrics:
-            caller.require_known()
+            caller.require_all_maps()
         return Response(service.metrics.text(), media_type=CONTENT_TYPE)
 
 
@@ -231,11 +232,10 @@ def _add_maps(app: FastAPI, service: Service) -> None:
         served = service.map(map, caller)
         moment = served.now
         service.answering.require_room()
-        body = await read_body(request, service.config, service.receiving)
-        with service.answering.accepted():
+        body = [await read_body(request, service.config, service.receiving)]
+        with service.answering.accepted(), _let_go(body):
             content_type = request.headers.get("content-type", "")
             reading = service.answering.decode(partial(_read_query, content_type, body, service.config.max_pixels))
-            del body  # large, and done with once it is read
 
             async def answer() -> Response:
                 query = await reading
@@ -258,9 +258,18 @@ class _Query:
     size_wh: tuple[int, int]
 
 
-def _read_query(content_type: str, body: bytes, max_pixels: int) -> _Query:
-    """A query from a request's body."""
-    data, options = parse_request(content_type, body, LocalizeOptions, LocalizeJson)
+@contextmanager
+def _let_go(body: list[bytes]) -> Iterator[None]:
+    """Forgets a body that nobody took: who was to read it may hold the list long after the client has gone."""
+    try:
+        yield
+    finally:
+        body.clear()
+
+
+def _read_query(content_type: str, body: list[bytes], max_pixels: int) -> _Query:
+    """A query from a request's body, which is taken."""
+    data, options = parse_request(content_type, body.pop(), LocalizeOptions, LocalizeJson)
     if options.solver == "geometric" and installed_version("poselib") is None:
         raise invalid("solver: expected auto or regress, found geometric, for which this service lacks PoseLib.")
     size_wh = check_photo(data, max_pixels)
@@ -340,8 +349,8 @@ def _add_changes(app: FastAPI, service: Service) -> None:
         served = service.map_to_change(map, caller)
         _ = served.now
         service.answering.require_room()
-        body = await read_body(request, service.config, service.receiving)
-        with service.answering.accepted():
+        body = [await read_body(request, service.config, service.receiving)]
+        with service.answering.accepted(), _let_go(body):
             content_type = request.headers.get("content-type", "")
             photo = await service.answering.decode(partial(_read_photo, content_type, body, service.config.max_pixels))
             return await asyncio.to_thread(_add, service, map, photo)
@@ -362,13 +371,13 @@ def _add_changes(app: FastAPI, service: Service) -> None:
         except ServiceError:
             raise
         except RelographError as error:
-            raise served.reading(error) from error
+            raise served.changing(error) from error
         return Response(status_code=204)
 
 
-def _read_photo(content_type: str, body: bytes, max_pixels: int) -> PhotoFile:
-    """A posed photo from a request's body."""
-    data, options = parse_request(content_type, body, FrameOptions, None)
+def _read_photo(content_type: str, body: list[bytes], max_pixels: int) -> PhotoFile:
+    """A posed photo from a request's body, which is taken."""
+    data, options = parse_request(content_type, body.pop(), FrameOptions, None)
     size_wh = check_photo(data, max_pixels)
     told = _camera(options.focal_px, options.camera).of(size_wh)
     try:
@@ -399,7 +408,7 @@ def _add(service: Service, map_name: str, photo: PhotoFile) -> Response:
     except ServiceError:
         raise
     except RelographError as error:
-        raise served.reading(error) from error
+        raise served.changing(error) from error
     if frame is None:
         raise not_found()  # somebody else has removed it already
     return _json(frame_message(frame), 200 if was_there else 201)

@@ -67,6 +67,25 @@ def busy(code: str, message: str, retry_after_s: int) -> ServiceError:
     return ServiceError(429, code, f"{message} Try again in {retry_after_s} s.", {"Retry-After": str(retry_after_s)})
 
 
+def stopping() -> ServiceError:
+    return ServiceError(
+        503,
+        "stopping",
+        "Expected to have time for the request, found the service about to end. Try again in a moment.",
+        {"Retry-After": "2"},
+    )
+
+
+def map_locked(name: str) -> ServiceError:
+    """Where a map can be read but not be changed: another writer is at work, or its disk is full."""
+    return ServiceError(
+        503,
+        "map_locked",
+        f"Expected to change the map {name}, found that it cannot be changed just now. Try again in a moment.",
+        {"Retry-After": "2"},
+    )
+
+
 def map_away(name: str) -> ServiceError:
     """Where a map's folder or database cannot be read: it is asked for again by itself."""
     return ServiceError(

@@ -142,23 +142,24 @@ class KeyRing:
         self._looked_at, stamp = monotonic(), _stamp(self._path)
         if stamp == self._stamp:
             return
-        self._stamp, self._keys = stamp, []  # nobody gets in by a file that is gone or damaged
         try:
-            self._keys = read_keys(self._path)
+            keys = read_keys(self._path)
         except DatasetError as error:
+            keys = []  # nobody gets in by a file that is gone or damaged
             LOGGER.warning("No key is valid any more: %s", error)
+        self._stamp, self._keys = stamp, keys
 
 
 def _hash(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
+def _stamp(path: Path) -> tuple[int, ...] | None:
     try:
         status = path.stat()
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_ino, status.st_size
+    return status.st_mtime_ns, status.st_ino, status.st_size, status.st_mode
 
 
 @contextmanager
@@ -181,6 +182,9 @@ def _write(path: Path, keys: Sequence[ApiKey]) -> None:
         file = os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         try:
             with os.fdopen(file, "w") as opened:
+                if path.exists() and os.geteuid() == 0:  # who reads it under another name goes on reading it
+                    owner = path.stat()
+                    os.fchown(opened.fileno(), owner.st_uid, owner.st_gid)
                 json.dump(document, opened, indent=1)
                 opened.flush()
                 os.fsync(opened.fileno())

@@ -6,6 +6,7 @@ prometheus_client is first imported; whichever is asked adds them up.
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
@@ -104,6 +105,7 @@ class Metrics:
             try:
                 os.kill(pid, 0)
             except ProcessLookupError:
-                mark_process_dead(pid, path=str(folder))
+                with suppress(FileNotFoundError):  # another process may be doing the same
+                    mark_process_dead(pid, path=str(folder))
             except PermissionError:
                 pass

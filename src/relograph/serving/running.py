@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from relograph.environment import installed_version, num_cores
+from relograph.environment import compute_device, installed_version, num_cores
 from relograph.errors import ConfigError, MissingExtraError
 from relograph.models.shipped import load_match_gnn
 
@@ -51,6 +51,7 @@ def serve(config: ServeConfig, tell: Callable[[str], None] = lambda url: None) -
     from relograph.serving.served_maps import check_maps
 
     # Before processes are made: all of them would fail alike, and be made again.
+    compute_device(config.device)
     check_maps(config, load_match_gnn(config.weights).sha256)
     if config.keys is not None:
         KeyRing(config.keys)

@@ -21,7 +21,7 @@ from relograph.maps.records import MapFrame, MapSettings
 from relograph.maps.store import MapStore
 from relograph.models.shipped import LoadedMatchGNN
 from relograph.serving.config import ServeConfig, named_maps
-from relograph.serving.errors import ServiceError, map_away, not_found
+from relograph.serving.errors import ServiceError, map_away, map_locked, not_found
 from relograph.serving.metrics import Metrics
 
 LOGGER = logging.getLogger("relograph.serving")
@@ -109,6 +109,11 @@ class ServedMap:
         return map_away(self.name)
 
     # Changing
+
+    def changing(self, error: RelographError) -> ServiceError:
+        """What to say where the map could not be changed for a request; those who read it may go on."""
+        LOGGER.warning("The map %s cannot be changed: %s", self.name, error)
+        return map_away(self.name) if self._is_away else map_locked(self.name)
 
     def find(self, name: str) -> MapFrame | None:
         """The photo of that name as the map is now."""

@@ -6,7 +6,7 @@ from relograph.models.shipped import LoadedMatchGNN, load_match_gnn
 from relograph.serving.answering import Answering, on_device
 from relograph.serving.bodies import Receiving
 from relograph.serving.config import ServeConfig
-from relograph.serving.errors import forbidden, not_found, unauthorized
+from relograph.serving.errors import ServiceError, forbidden, not_found, unauthorized
 from relograph.serving.keys import ApiKey, KeyRing
 from relograph.serving.metrics import Metrics
 from relograph.serving.served_maps import ServedMap, open_maps
@@ -27,6 +27,14 @@ class Caller:
     def require_known(self) -> None:
         if not self.is_known:
             raise unauthorized()
+
+    def require_all_maps(self) -> None:
+        """Raises for those who may not see everything."""
+        self.require_known()
+        if self.key is not None and self.key.maps is not None:
+            raise ServiceError(
+                403, "forbidden", "Expected a key for all maps, found one for some of them. Ask for such a key."
+            )
 
     def may_see(self, map_name: str) -> bool:
         return not self.needs_key if self.key is None else self.key.may_see(map_name)

@@ -120,8 +120,8 @@ def cameras_page(
         "slider": None if slider is None or not slider.captions else _slider(slider),
         "photos": [photo.url for photo in photos.values()],
     }
-    # "</" would end the script, whatever stands around it; JSON reads "<\/" as the same.
-    as_json = json.dumps(data, separators=(",", ":")).replace("</", "<\\/")
+    # "</script" would end the script and "<!--<script" keep it from ending, whatever stands around them.
+    as_json = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     return filled_page("cameras_page.html", {"title": html.escape(title), "data": as_json})
 
 

@@ -38,7 +38,7 @@ class Hostile:
     statuses: dict[str, int]
     by_kind: dict[str, dict[str, int]]
     server_errors: int
-    """Statuses of 500 and above but 503."""
+    """Statuses of 500 and above."""
     never_ended: int
     told_internals: int
     """Answers that show something of the program."""
@@ -123,7 +123,7 @@ def measure_hostile(
 
 
 def _is_server_error(outcome: str) -> bool:
-    return outcome.startswith("5") and outcome != "503"
+    return outcome.startswith("5")
 
 
 def _settled(server: RunningServer) -> Usage:

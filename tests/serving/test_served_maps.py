@@ -1,6 +1,8 @@
 """Several maps at once, that others change, take away and bring back while they are asked."""
 
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from relograph.errors import CheckpointError, ConfigError, DatasetError
 from relograph.maps import Map
 from relograph.maps.records import frame_poses
 from relograph.serving.config import ServeConfig, named_maps
+from relograph.serving.running import serve
 from relograph.serving.served_maps import check_maps
 from serving.running_services import HERE, NETWORK, Running, error_of, photo_file, running, wait_until, write_map
 
@@ -74,6 +77,7 @@ def test_a_map_is_described_with_its_photos_and_thumbnails(asked: Running, map_o
 
 
 def test_what_is_not_there_is_404(asked: Running):
+    assert error_of(asked.client.get("/v1/maps/"), 404)[0] == "not_found"  # led nowhere else, https or not
     for path in ("none", "none/frames", "none/thumbnails/photo-1.png", "kitchen/thumbnails/photo-9.png"):
         assert error_of(asked.client.get(f"/v1/maps/{path}"), 404)[0] == "not_found"
     assert error_of(asked.localize(map="none"), 404)[0] == "not_found"
@@ -197,6 +201,24 @@ def test_a_photo_is_added_found_and_removed(kitchen: str):
         assert service.client.delete("/v1/maps/kitchen/frames/walk/new%201.png").status_code == 204
         assert error_of(service.client.delete("/v1/maps/kitchen/frames/walk/new%201.png"), 404)[0] == "not_found"
         assert len(Map.open(kitchen)) == 4
+
+
+def test_a_map_that_another_writer_holds_can_still_be_asked(kitchen: str):
+    photo = "/v1/maps/kitchen/frames/photo-0.png"
+    database = Path(kitchen) / "map.sqlite"
+    with running(kitchen, allow_writes=True, map_wait_s=0.2, poll_s=60.0) as service:
+        with closing(sqlite3.connect(database, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            assert error_of(service.client.delete(photo), 503)[0] == "map_locked"
+            assert service.client.get("/readyz").status_code == 200
+            assert service.localize(solver="regress").status_code == 200
+            other.execute("ROLLBACK")
+        assert service.client.delete(photo).status_code == 204
+
+
+def test_a_device_that_is_not_there_is_told_before_the_service_starts(kitchen: str):
+    with pytest.raises(ConfigError, match=r"found 'nonsense'"):
+        serve(ServeConfig(maps=(kitchen,), device="nonsense"))
 
 
 def test_the_same_file_is_the_same_photo_whether_it_comes_by_http_or_from_a_disk(kitchen: str, tmp_path: Path):
