@@ -37,6 +37,13 @@ class PatientProtocol(H11Protocol):
         elif self._giving_up is None:
             self._wait_for_headers()
 
+    def send_400_response(self, msg: str) -> None:
+        """To a request that is not HTTP after all, such as a body in broken chunks: its answer is given herewith."""
+        super().send_400_response(msg)
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+
     def pause_writing(self) -> None:
         super().pause_writing()
         self._not_fetched = self.loop.call_later(self._answer_timeout_s, self.transport.abort)
