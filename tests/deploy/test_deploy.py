@@ -163,7 +163,11 @@ def test_what_the_compose_file_names_is_there():
         assert set(service.get("depends_on", [])) <= set(services)
         for volume in service.get("volumes", []):
             source = volume.split(":")[0]
-            assert (DEPLOY / source).exists() if source.startswith(".") else source in COMPOSE["volumes"]
+            if source.startswith("./secrets/"):  # which the page has its reader make, and git ignores
+                page = (REPOSITORY / "docs" / "deploy.md").read_text(encoding="utf-8")
+                assert f"mkdir -m 700 secrets {source.removeprefix('./')}" in page
+            else:
+                assert (DEPLOY / source).exists() if source.startswith(".") else source in COMPOSE["volumes"]
         tag = service["image"].partition(":")[2]
         assert tag not in ("", "latest")
 
