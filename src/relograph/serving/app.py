@@ -322,6 +322,7 @@ async def _unless_gone(request: Request, work: Awaitable[Response], service: Ser
     finally:
         working.cancel()
         watching.cancel()
+        await asyncio.wait({working, watching})  # what is given up is out of the queue before its answer is out
 
 
 async def _gone(request: Request) -> None:

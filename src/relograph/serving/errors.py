@@ -68,29 +68,18 @@ def busy(code: str, message: str, retry_after_s: int) -> ServiceError:
 
 
 def stopping() -> ServiceError:
-    return ServiceError(
-        503,
-        "stopping",
-        "Expected to have time for the request, found the service about to end. Try again in a moment.",
-        {"Retry-After": "2"},
-    )
+    return _not_now("stopping", "Expected to have time for the request, found the service about to end.")
 
 
 def map_locked(name: str) -> ServiceError:
     """Where a map can be read but not be changed: another writer is at work, or its disk is full."""
-    return ServiceError(
-        503,
-        "map_locked",
-        f"Expected to change the map {name}, found that it cannot be changed just now. Try again in a moment.",
-        {"Retry-After": "2"},
-    )
+    return _not_now("map_locked", f"Expected to change the map {name}, found that it cannot be changed just now.")
 
 
 def map_away(name: str) -> ServiceError:
     """Where a map's folder or database cannot be read: it is asked for again by itself."""
-    return ServiceError(
-        503,
-        "map_unavailable",
-        f"Expected to read the map {name}, found that it cannot be read just now. Try again in a moment.",
-        {"Retry-After": "2"},
-    )
+    return _not_now("map_unavailable", f"Expected to read the map {name}, found that it cannot be read just now.")
+
+
+def _not_now(code: str, message: str) -> ServiceError:
+    return ServiceError(503, code, f"{message} Try again in a moment.", {"Retry-After": "2"})
