@@ -177,6 +177,15 @@ def test_half_of_the_references_come_from_near_the_prior(two_rooms: Localizer, l
     assert all(row < 8 for row in here[3:])
 
 
+def test_a_bare_pose_is_a_prior(two_rooms: Localizer):
+    query, there = noise_photo(3), prior_at(51.0)
+    by_prior = [used.row for used in two_rooms.localize(query, prior=there).references]
+    assert any(row >= 8 for row in by_prior)
+    assert [used.row for used in two_rooms.localize(query, prior=there.T_world_cam).references] == by_prior
+    (answer,) = two_rooms.localize_batch([query], prior=there.T_world_cam)
+    assert [used.row for used in answer.references] == by_prior
+
+
 def test_a_wrong_prior_leaves_the_photo_that_is_the_query_itself(two_rooms: Localizer):
     answer = two_rooms.localize(noise_photo(3), prior=prior_at(51.0))
     assert answer.references[0].row == 3

@@ -7,7 +7,7 @@ import torch
 from relograph.errors import ConfigError, DatasetError, GeometryError
 from relograph.geometry import Pose
 from relograph.geometry.axes import axes_of, to_axes
-from relograph.localization.prior import Prior, parse_prior
+from relograph.localization.prior import Prior, as_prior, parse_prior
 
 # Cameras a metre apart on the x axis that look along z, and one in their middle that looks back.
 T_MAP = Pose.from_axis_angle(
@@ -52,4 +52,19 @@ def test_a_prior_is_read_along_the_axes_that_answers_are_written_in(tmp_path, ax
 def test_what_is_no_prior_is_said_in_one_line(text):
     with pytest.raises((ConfigError, DatasetError, GeometryError), match="expected") as caught:
         parse_prior(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_pose_of_any_precision_is_a_prior_that_looks_somewhere():
+    T_world_cam = Pose.from_axis_angle([0.0, 0.1, 0.0], [4.2, 0.0, 0.0])
+    prior = as_prior(T_world_cam.to(torch.float32))
+    assert prior is not None
+    assert (prior.looks, prior.radius_m) == (True, 3.0)
+    assert prior.references(T_MAP, 3) == Prior(T_world_cam, looks=True).references(T_MAP, 3)
+
+
+@pytest.mark.parametrize("given", [[1.0, 2.0, 3.0], np.eye(4), "1 2 3", T_MAP])
+def test_what_is_neither_a_pose_nor_a_prior_is_said_in_one_line(given):
+    with pytest.raises(ConfigError, match=r"expected .* prior, got") as caught:
+        as_prior(given)
     assert "\n" not in str(caught.value)

@@ -33,7 +33,7 @@ from relograph.localization.focal import UnknownFocal
 from relograph.localization.map_features import PHOTOS_AT_ONCE
 from relograph.localization.map_view import MapView, StoredMap
 from relograph.localization.photos import AnyCamera, QueryImage, SeenPhoto, WorkingSize, read_query
-from relograph.localization.prior import Prior
+from relograph.localization.prior import AnyPrior, Prior, as_prior
 from relograph.localization.solver import MatchedPoints, SolverAnswer, solve_query_pose
 from relograph.localization.spread import choose_spread_references
 from relograph.models.folding import fold_match_gnn
@@ -83,7 +83,8 @@ class Answer:
     """Camera to world in metres, float64; None where the photo was not localized."""
     localized: bool
     confidence: float
-    """The chance that the best pose is within 25 cm and 10 degrees of the truth."""
+    """The chance that the best pose is within 25 cm and 10 degrees of the truth. In a map that is not in metres it is
+    that of 0.25 of its units, and a guess."""
     reason: str
     """Why the photo was not localized, or what is not known of its pose; empty where all is well."""
     T_regressed: Pose | None = None
@@ -232,19 +233,20 @@ class Localizer:
         image: QueryImage,
         *,
         camera: AnyCamera = None,
-        prior: Prior | None = None,
+        prior: AnyPrior = None,
         references: Sequence[int] | None = None,
     ) -> Answer:
         """Where the photo was taken.
 
         `camera` are the intrinsics of the photo; without any, the focal length in its file is used, and without that
         it is searched. `prior` is about where it was taken, as far as that is known: half of the references may then
-        come from there. `references` are rows of the map to use instead of those that are found.
+        come from there. A bare pose means `Prior(pose)`: its direction is known, and its place may be 3 m off.
+        `references` are rows of the map to use instead of those that are found.
         """
         return self._answer(self.compare(image, camera=camera, prior=prior, references=references))
 
     def localize_batch(
-        self, images: Sequence[QueryImage], *, cameras: Sequence[AnyCamera] | None = None, prior: Prior | None = None
+        self, images: Sequence[QueryImage], *, cameras: Sequence[AnyCamera] | None = None, prior: AnyPrior = None
     ) -> list[Answer]:
         """Where each photo was taken; those of one size are encoded together. One that is no photo is refused."""
         cameras = [None] * len(images) if cameras is None else cameras
@@ -275,7 +277,7 @@ class Localizer:
         image: QueryImage,
         *,
         camera: AnyCamera = None,
-        prior: Prior | None = None,
+        prior: AnyPrior = None,
         references: Sequence[int] | None = None,
     ) -> Compared | Answer:
         """The first half of `localize`, all that the network does; an answer already where there is nothing to compare.
@@ -288,14 +290,12 @@ class Localizer:
         (encoded,) = self.encode([query])
         return self.compare_encoded(encoded, prior, references)
 
-    def retrieve(
-        self, descriptor: Float[Tensor, "D"], prior: Prior | None = None
-    ) -> tuple[list[int], Float[Tensor, "R"]]:
+    def retrieve(self, descriptor: Float[Tensor, "D"], prior: AnyPrior = None) -> tuple[list[int], Float[Tensor, "R"]]:
         """Rows of references that look like the query and stand apart, with the cosines of their descriptors.
 
         Of those that are near a prior there are up to half: were it wrong, the other half would still find the place.
         """
-        return self._retrieve(self.map, descriptor, prior)
+        return self._retrieve(self.map, descriptor, as_prior(prior))
 
     def _retrieve(
         self, view: MapView, descriptor: Float[Tensor, "D"], prior: Prior | None
@@ -329,10 +329,10 @@ class Localizer:
         return [encoded[row] for row in range(len(queries))]
 
     def compare_encoded(
-        self, encoded: EncodedQuery, prior: Prior | None = None, references: Sequence[int] | None = None
+        self, encoded: EncodedQuery, prior: AnyPrior = None, references: Sequence[int] | None = None
     ) -> Compared | Answer:
         """The rest of `compare` for a photo that was encoded, whatever map the encoding Localizer had."""
-        view = self.map
+        view, prior = self.map, as_prior(prior)
         seconds = {"decode": encoded.query.seconds, "encode": encoded.seconds}
         with _timed(seconds, "retrieve"):
             if references is None:

@@ -23,8 +23,8 @@ class Prior:
     """About where a photo was taken."""
 
     T_world_cam: Pose
-    """Of the camera in OpenCV's axes, float64."""
-    looks: bool
+    """Of the camera in OpenCV's axes; kept in float64."""
+    looks: bool = True
     """Whether the direction is known, and not the place alone."""
     radius_m: float = 3.0
     """How far off the place may be: photos of the map that are farther away are not preferred."""
@@ -32,6 +32,11 @@ class Prior:
     def __post_init__(self) -> None:
         if not 0 < self.radius_m < float("inf"):
             raise ConfigError(f"expected a radius in metres above 0, got {self.radius_m}. Leave it out if unknown.")
+        if self.T_world_cam.batch_shape:
+            raise ConfigError(
+                f"expected one pose as a prior, got {self.T_world_cam.batch_shape.numel()}. Give one of them."
+            )
+        object.__setattr__(self, "T_world_cam", self.T_world_cam.detach().to("cpu", torch.float64))
 
     def start(self, T_regressed: Pose) -> Pose:
         """A pose for the solver to begin with; where the prior knows no direction, it is that of the regressed one."""
@@ -48,6 +53,22 @@ class Prior:
         rows = rows[near[rows] > 1e-3]
         chosen = choose_spread_references(T_world_map[rows], near[rows], num)
         return [int(row) for row in rows[chosen]]
+
+
+AnyPrior = Prior | Pose | None
+"""What is known of where a photo was taken: a bare pose means `Prior(pose)`."""
+
+
+def as_prior(given: object) -> Prior | None:
+    """The prior that somebody means; what cannot be one is an error that says what can."""
+    if given is None or isinstance(given, Prior):
+        return given
+    if isinstance(given, Pose):
+        return Prior(given)
+    raise ConfigError(
+        f"expected a Pose or a Prior as prior, got {type(given).__name__}. Of a place alone: "
+        "Prior(Pose.from_axis_angle([0, 0, 0], [x, y, z]), looks=False)."
+    )
 
 
 @dataclass(frozen=True)
