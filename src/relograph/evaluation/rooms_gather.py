@@ -289,7 +289,7 @@ def _ask_elsewhere(
     pool: SolverPool | None,
     progress: Progress,
 ) -> AnswersByKind:
-    """Queries of another place in the homes' maps, and theirs in its map; photos there may be of any size."""
+    """Queries of another place, each in one of the homes' maps, and theirs in its map; photos may be of any size."""
     answers: dict[str, dict[str, list[Answer]]] = {}
 
     def look_for(kind: str, place: Place, queries: PosedPhotos, our_map: OurMap) -> None:
@@ -300,9 +300,11 @@ def _ask_elsewhere(
         answers.setdefault(kind, {}).setdefault(ways.main.name, []).extend(said)
 
     scored = homes[: options.num_homes]
-    for number, home in enumerate(scored[: options.num_stranger_maps]):
+    looked_in = scored[: min(options.num_stranger_maps, len(elsewhere.queries))]
+    for number, home in enumerate(looked_in):
+        some = elsewhere.queries[list(range(number, len(elsewhere.queries), len(looked_in)))]
         our_map = OurMap(maps.of(number), np.zeros(0))
-        look_for(f"queries of {elsewhere.name} in maps of homes", home.place, elsewhere.queries, our_map)
+        look_for(f"queries of {elsewhere.name} in maps of homes", home.place, some, our_map)
     our_map = OurMap.of(elsewhere.map, network, precision=config.precision, progress=progress)
     for home in scored:
         look_for(f"queries of homes in the map of {elsewhere.name}", elsewhere, home.place.queries, our_map)

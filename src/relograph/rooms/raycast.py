@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from relograph.compiling import compiled
-from relograph.rooms.textures import NUM_MIP_LEVELS, TEXTURE_SIZE, TextureAtlas
+from relograph.rooms.textures import NUM_MIP_LEVELS, TEXTURE_SIZE, TextureAtlas, one_thread
 from relograph.rooms.world import Rooms, Views
 
 NEAR_M = 0.02
@@ -430,20 +430,21 @@ def render(
 ) -> tuple[Float[Tensor, "B 3 H W"], Float[Tensor, "B H W"]]:
     """Linear colour and depth in metres of one view in each room."""
     if views.center.is_cpu and len(views.center) > 1:  # a CPU does better with one image at a time
-        images = [
-            render(
-                rooms[one],
-                views[one],
-                atlas,
-                num_boxes=num_boxes,
-                light_gain=light_gain[one],
-                height=height,
-                width=width,
-                shadows=shadows,
-                kernels=kernels,
-            )
-            for one in (slice(b, b + 1) for b in range(len(views.center)))
-        ]
+        with one_thread():
+            images = [
+                render(
+                    rooms[one],
+                    views[one],
+                    atlas,
+                    num_boxes=num_boxes,
+                    light_gain=light_gain[one],
+                    height=height,
+                    width=width,
+                    shadows=shadows,
+                    kernels=kernels,
+                )
+                for one in (slice(b, b + 1) for b in range(len(views.center)))
+            ]
         return torch.cat([color for color, _ in images]), torch.cat([depth_m for _, depth_m in images])
     pixels_xy = pixel_centers(height, width, views.center.device)
     order = tile_order(height, width) if views.center.is_cpu else None
