@@ -19,8 +19,14 @@ from packaging.requirements import Requirement
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 NOT_FOR_USERS = ("dev", "docs", "all")
-FREE = re.compile(r"MIT|BSD|Apache|ISC|PSF|Python Software|MPL|Mozilla|HPND|CMU|Zlib|Unlicense|CC0|LGPL|Lesser", re.I)
-"""Licences under which a user may do with relograph what its own allows; LGPL for packages that are not changed."""
+FREE = re.compile(
+    r"\b(MIT|BSD|Apache|ISC|PSF|Python Software|MPL|Mozilla|HPND|CMU|Zlib|Unlicense|CC0|LGPL|Lesser)(v?\d[\d.]*)?\b",
+    re.I,
+)
+"""Licences under which a user may do with relograph what its own allows; LGPL for packages that are not changed.
+
+They are whole words, perhaps with a version: "Limited" is no MIT.
+"""
 
 
 def requirements(extras: Sequence[str]) -> Iterator[Requirement]:
