@@ -110,7 +110,7 @@ def test_from_a_colmap_model_and_a_phone_video(folder: Path, recorded: Path):
     assert "office (colmap)" in said[0]
     assert "office.map: 6 photos." in said[1]
     assert names_in(folder / "walk.jsonl") == ["walk.mp4/frame-000000", "walk.mp4/frame-000006"]
-    found = [answer["center"] for answer in answers_in(folder / "walk.jsonl")]
+    found = [answer["cam_center_world"] for answer in answers_in(folder / "walk.jsonl")]
     assert_allclose(found, QUERIES.t, atol=ABOUT_RIGHT_M)
     assert names_in(folder / "walk.smoothed.jsonl") == names_in(folder / "walk.jsonl")
     assert (folder / "found" / "cameras.txt").is_file()
@@ -128,7 +128,7 @@ def test_from_a_nerfstudio_export(folder: Path, recorded: Path):
     assert "lounge (transforms.json)" in said[0]
     (answer,) = answers_in(folder / "query.jsonl")
     assert answer["axes"] == "opengl"
-    assert_allclose(answer["center"], QUERIES.t[0], atol=ABOUT_RIGHT_M)
+    assert_allclose(answer["cam_center_world"], QUERIES.t[0], atol=ABOUT_RIGHT_M)
     assert_allclose(np.array(answer["T_world_cam"])[:3, :3] @ np.diag([1, -1, -1]), QUERIES.R[0], atol=np.radians(3))
     assert (folder / "lounge.png").stat().st_size > 1000
     assert "query.jpg" in (folder / "why.html").read_text()

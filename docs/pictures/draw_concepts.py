@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
-from PIL import Image
+from PIL import Image, ImageColor
 
 from relograph import Localizer, Map, Pose, Scene, open_scene
 from relograph.evaluation.qualitative import ANSWER_COLOR, MAP_COLOR, TRUE_COLOR
@@ -88,7 +88,18 @@ def save(figure: Figure, path: Path) -> None:
     figure.savefig(path, dpi=110, facecolor="white", metadata={"Software": None})
     plt.close(figure)
     with Image.open(path) as drawn:  # 256 colours are enough, and a third of the bytes
-        drawn.convert("RGB").quantize(256).save(path, optimize=True)
+        pixels = drawn.convert("RGB")
+    # Ours are among them: else a thin line gets the colour of something large.
+    ours = ("white", INK, EDGE_COLOR, ANSWER_COLOR, MAP_COLOR, TRUE_COLOR, REFUSED_COLOR)
+    colors = [ImageColor.getrgb(color) for color in ours]
+    palette = Image.new("P", (1, 1))
+    found = pixels.quantize(256 - len(colors)).getpalette() or []
+    palette.putpalette([*(value for color in colors for value in color), *found[: 3 * (256 - len(colors))]])
+    few = pixels.quantize(palette=palette, dither=Image.Dither.NONE)
+    for number, color in enumerate(colors):  # Pillow takes one that is only near
+        is_it = (np.asarray(pixels) == color).all(axis=-1)
+        few.paste(number, mask=Image.fromarray(is_it))
+    few.save(path, optimize=True)
 
 
 def small_photo(place: Map, frame: MapFrame) -> np.ndarray:
@@ -213,11 +224,13 @@ def draw_matches(place: Map, followed: Followed, path: Path) -> None:
         (ANSWER_COLOR, agrees, "matches that agree"),
     ):
         lines = list(zip(start[some], end[some], strict=True))
-        axes.add_collection(LineCollection(lines, colors=color, linewidths=0.9, alpha=0.8, label=label))
+        axes.add_collection(LineCollection(lines, colors=color, linewidths=0.9, label=label))
         axes.scatter(*np.concatenate([start[some], end[some]]).T, s=7, color=color)
     agreeing = f"{used[best].num_inliers} of {used[best].num_matches} matches agree, {len(rows)} are drawn"
     axes.set_title(f"the query and reference {best + 1}: {agreeing}", fontsize=11)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=2, frameon=False, fontsize=9)
+    legend = axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=2, frameon=False, fontsize=9)
+    for line in legend.get_lines():
+        line.set_linewidth(2.5)  # a thin line's colour is hardly seen
     save(figure, path)
 
 

@@ -183,7 +183,7 @@ class RemoteAnswer:
     reason: str
     """Why the photo was not localized, or what is not known of its pose; empty where all is well."""
     confidence: float
-    """The chance that the pose is within 25 cm and 10 degrees of the truth."""
+    """The chance that the pose is within 25 cm and 10 degrees of the truth; a guess where the scale is not known."""
     T_world_cam: Float64[np.ndarray, "4 4"] | None
     """Camera to world, in metres where `scale_is_known`; None where the photo was not localized, as the next four."""
     quat_wxyz: Float64[np.ndarray, "4"] | None

@@ -119,15 +119,20 @@ def test_what_cannot_be_merged_is_told_before_anything_is_localized(
     assert "found 3 of the same name in both maps" in done.stderr
 
 
-def test_a_map_whose_scale_is_not_known_does_not_speak_of_metres(kitchen: Path, tmp_path: Path):
+def test_a_map_whose_scale_is_not_known_does_not_speak_of_metres(kitchen: Path, weights: Path, tmp_path: Path):
     with Map.open(kitchen).store.change("test", {}) as change:
         change.set_settings(replace(Map.open(kitchen).settings, scale_is_known=False))
     lines = invoke("info", kitchen, "--picture", tmp_path / "above.png").stdout.splitlines()
     assert lines[2:4] == [
-        "  extent      x 0.00 to 2.00, y 0.00 to 0.00, z 0.00 to 0.00",
-        "  redundancy  0% of the photos have another within 0.1 and 5 degrees",
+        "  extent      x 0.00 to 2.00 units, y 0.00 to 0.00 units, z 0.00 to 0.00 units",
+        "  redundancy  0% of the photos have another within 0.10 units and 5 degrees",
     ]
     assert "  scale       not known: lengths are in a unit of the map's own, and so are those of answers" in lines
+    done = invoke("compact", kitchen, "--photos", 2, "--weights", weights)
+    assert done.exit_code == 0, done.output
+    assert "photos within 0.25 units and 10 degrees" in done.stdout
+    assert "A photo that went is 1.00 units and 0.0 degrees from the nearest" in done.stdout
+    assert not re.search(r"\d (m|cm)\b", done.stdout)
 
 
 @pytest.mark.parametrize("scale", [1.0, 2.0])

@@ -1,10 +1,13 @@
 """`relograph scene info` and `relograph scene check` on a scene of three frames."""
 
+import re
 from pathlib import Path
 
 from typer.testing import CliRunner
 
 from relograph.cli.app import app
+from relograph.scenes.converting import convert
+from relograph.scenes.reconstruction_file import write_reconstruction_file
 
 
 def invoke(*arguments: str | Path):
@@ -23,6 +26,14 @@ def test_info_tells_frames_extent_sequences_and_warnings(seven_scenes_folder: Pa
         "  sequence   seq-02: 1 frame, test, 0.00 m",
         "  warning    No frame has intrinsics; give the focal length in pixels with focal_px= (--focal).",
     ]
+
+
+def test_info_of_a_scene_whose_scale_is_not_known_does_not_speak_of_metres(seven_scenes_folder: Path, tmp_path: Path):
+    convert(seven_scenes_folder, tmp_path / "colmap", to="colmap", focal_px=30)
+    write_reconstruction_file(tmp_path / "colmap", "unknown", {})
+    lines = invoke("info", tmp_path / "colmap").stdout
+    assert "to 2.00 units, y" in lines
+    assert not re.search(r"\d m\b", lines)
 
 
 def test_info_shows_the_camera_that_the_focal_length_makes(seven_scenes_folder: Path):

@@ -46,7 +46,7 @@ def test_json_lines_hold_all_that_is_known(tmp_path):
     assert first["localized"] is True
     assert first["T_world_cam"] == T_WORLD_CAM.matrix().tolist()
     assert first["quat_wxyz"] == QUAT_WXYZ
-    assert first["center"] == [1.0, 2.0, 3.0]
+    assert first["cam_center_world"] == [1.0, 2.0, 3.0]
     assert first["position_sigma_m"] == pytest.approx(0.2)
     assert first["rotation_sigma_deg"] == pytest.approx(math.degrees(0.02))
     assert torch.tensor(first["covariance"]).diagonal().tolist() == pytest.approx([1e-4, 1e-4, 4e-4, 0.01, 0.04, 0.01])
@@ -143,6 +143,8 @@ def test_a_body_is_said_instead_of_its_camera(tmp_path):
     assert document["T_world_cam"] == T_WORLD_CAM.matrix().tolist()
     # It looks along the world's x axis, too: the robot stands 0.2 m behind the camera and 0.5 m below it.
     assert_allclose(document["body"]["T_world_body"], [[1, 0, 0, 0.8], [0, 1, 0, 2], [0, 0, 1, 2.5], [0, 0, 0, 1]])
+    assert document["body"]["body_center_world"] == [row[3] for row in document["body"]["T_world_body"][:3]]
+    assert document["cam_center_world"] == [1.0, 2.0, 3.0]
     values = written(tmp_path / "a.tum", named(), wording=wording).splitlines()[1].split()
     assert [float(value) for value in values] == pytest.approx([0, 0.8, 2, 2.5, 0, 0, 0, 1])
 

@@ -121,6 +121,19 @@ def test_of_many_matches_some_are_drawn_and_it_is_said(explained, localizer, tmp
     assert "2 of 3 matches agree, 2 are drawn; similarity" in first
 
 
+def test_where_the_scale_is_not_known_no_length_is_said_in_centimetres(explained, localizer, tmp_path):
+    known = written(tmp_path / "known.html", explained, localizer).read_text()
+    assert "right, within 25 cm and 10 degrees, with a chance of" in known
+    assert ">2.0 cm, 0.57°<" in known
+    assert "Squares of 1 m." in known
+    unknown = written(tmp_path / "unknown.html", explained, localizer, scale_is_known=False).read_text()
+    assert "right, within 0.25 units of the map and 10 degrees, with a chance of" in unknown
+    assert "Chances are calibrated in metres. Here they are a guess." in unknown
+    assert ">0.020 units, 0.57°<" in unknown
+    assert "Squares of 1 unit of the map." in unknown
+    assert not re.search(r"\d c?m\b", re.sub(r"data:[^\"&]*", "", unknown))
+
+
 def test_the_page_holds_all_it_needs(explained: Explained, localizer: Localizer, tmp_path: Path):
     text = written(tmp_path / "why.html", explained, localizer).read_text()
     assert re.findall(r"""(?:href|src)=["'](?!data:|#)[^"']*""", text) == []

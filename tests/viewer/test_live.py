@@ -9,16 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from numpy.testing import assert_allclose
+from PIL import Image, ImageColor
 
 import painted_box
 from chromium import chromium
 from localization.small_networks import small_network
 from relograph.evaluation import Predictions, write_predictions
+from relograph.evaluation.qualitative import MAP_COLOR, TRUE_COLOR
 from relograph.geometry import Pose
 from relograph.maps import Map
 from relograph.scenes import open_scene
-from relograph.viewer.shown import BAND_COLORS
+from relograph.viewer.live import FIELD_OF_VIEW, framing_view
+from relograph.viewer.shown import BAND_COLORS, REFERENCE_COLOR
 
 pytest.importorskip("viser", reason="no viser: pip install 'relograph[viewer]'")
 
@@ -102,6 +105,37 @@ def test_cameras_are_drawn_in_the_colours_of_their_errors(viewed: Opened):
         assert label in text
     wait_until_seen(viewed, BAND_COLORS[-1])
     wait_until_seen(viewed, BAND_COLORS[0])
+
+
+def test_the_first_view_is_filled_by_the_cameras_and_the_panel_hides_none(viewed: Opened):
+    wait_until_seen(viewed, MAP_COLOR)
+    wait_until_seen(viewed, BAND_COLORS[-1])
+    viewed.page.add_style_tag(content=".mantine-Notification-root { display: none }")  # that no GPU draws
+    panel_left = int(viewed.page.get_by_text("4 photos in the map.").bounding_box()["x"])
+    pixels = np.asarray(Image.open(io.BytesIO(viewed.page.screenshot())).convert("RGB")).astype(int)
+    colors = np.array([ImageColor.getrgb(color) for color in (MAP_COLOR, REFERENCE_COLOR, TRUE_COLOR, *BAND_COLORS)])
+    drawn = (np.abs(pixels[:, :panel_left, None] - colors).max(axis=-1) < 30).any(axis=-1)
+    rows, columns = np.nonzero(drawn)
+    height = len(pixels)
+    (left, right), (top, bottom) = (np.quantile(some, (0.005, 0.995)) for some in (columns, rows))
+    assert abs((left + right) / 2 - panel_left / 2) < 0.08 * panel_left
+    assert abs((top + bottom) / 2 - height / 2) < 0.08 * height
+    assert max(right - left, bottom - top) > 0.7 * min(panel_left, height)
+
+
+def test_all_points_are_within_the_first_view_and_reach_its_border():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        up, direction = rng.normal(size=(2, 3))
+        points = rng.normal(size=(50, 3)) * rng.uniform(1.0, 20.0, 3) + rng.normal(size=3) * 100
+        look_at, position = framing_view(points, direction, up / np.linalg.norm(up))
+        ahead = (look_at - position) / np.linalg.norm(look_at - position)
+        right = np.cross(ahead, up) / np.linalg.norm(np.cross(ahead, up))
+        away = points - position
+        seen = away @ np.stack([right, np.cross(right, ahead)]).T / (away @ ahead)[:, None] / np.tan(FIELD_OF_VIEW / 2)
+        assert (away @ ahead > 0).all()
+        assert 0.7 < np.abs(seen).max() < 1.0
+        assert_allclose(seen.min(axis=0), -seen.max(axis=0), atol=0.01)  # as much room on both sides
 
 
 def test_the_slider_moves_along_the_queries(viewed: Opened):

@@ -62,6 +62,15 @@ def test_answers_have_the_colour_of_their_errors():
     assert found.lines == ((0, 2), (0, 3), (0, 4), (0, 5))
 
 
+def test_errors_in_a_map_of_unknown_scale_are_in_its_own_units():
+    predictions = answers_of_predictions(predictions_with_errors([0.01, 0.2], [1, 9]))
+    found = groups_of_answers(predictions, scale_is_known=False)
+    assert num_cameras(found)["answers within 0.05 units, 5°"] == 1
+    assert num_cameras(found)["answers within 0.25 units, 10°"] == 1
+    assert found.captions[1].endswith(": 0.200 units / 9.00°.")
+    assert found.note[0] == "2 of 2 queries localized, median error 0.105 units / 5.00°."
+
+
 def test_answers_without_truth_have_the_colour_of_how_sure_they_are():
     answers = [SavedAnswer(str(sure), T_WORLD_CAM, "", sure) for sure in (0.95, 0.9, 0.6, 0.3)]
     found = groups_of_answers([*answers, SavedAnswer("lost", None, "Nothing matches.", 0.1)])

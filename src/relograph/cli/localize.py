@@ -139,7 +139,14 @@ def localize_command(
         query = next(iter(opened))
         near = None if told_prior is None else told_prior.of(is_tall=is_tall(query.size_wh))
         explained = explain_query(localizer, query, told, near)
-        write_explanation(explain, explained, asked.features.T_world_cam, asked.photo_of, notes=asked.warnings)
+        write_explanation(
+            explain,
+            explained,
+            asked.features.T_world_cam,
+            asked.photo_of,
+            scale_is_known=asked.scale_is_known,
+            notes=asked.warnings,
+        )
         typer.echo(printable(f"why: {explain}"), err=True)
         answers = iter([explained.named])
     raw, smoothed = write_answers(

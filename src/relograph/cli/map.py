@@ -154,13 +154,14 @@ def remove_command(
 def info_command(
     path: MapArgument,
     picture: Annotated[
-        Path | None, typer.Option("--picture", metavar="PNG", help="Draw the cameras from above into this file.")
+        Path | None, typer.Option("--picture", metavar="PNG", help="Draw the cameras and what they see, from above.")
     ] = None,
     names: Annotated[bool, typer.Option("--names", help="List the photos' names instead.")] = False,
 ) -> None:
     """Print what a map holds, how large it is and what was done to it."""
     from relograph.maps import Map
-    from relograph.maps.inspection import draw_coverage, map_info
+    from relograph.maps.coverage import draw_coverage
+    from relograph.maps.inspection import map_info
 
     some = Map.open(path)
     for line in (frame.name for frame in some) if names else _describe(some.store.where, map_info(some)):
@@ -218,6 +219,7 @@ def merge_command(
 
     from relograph.maps import Map, Similarity
     from relograph.maps.joining import join_maps
+    from relograph.maps.lengths import in_centimetres
     from relograph.progress import TerminalProgress
     from relograph.scenes.names import parse_floats, read_text
 
@@ -229,9 +231,11 @@ def merge_command(
         here.merged_names(there, prefix)  # localizing takes minutes: what cannot be merged is told before
         joint = join_maps(here, there, _network(weights, device), with_scale=scale, progress=TerminalProgress())
         T_here_there = Similarity.of(joint)
+        residual = float(np.median(joint.residual[joint.inlier]))
         typer.echo(
             f"{joint.inlier.sum()} of {len(joint.inlier)} localized photos agree, to "
-            f"{100 * np.median(joint.residual[joint.inlier]):.1f} cm in the median; scale {T_here_there.scale:.4f}."
+            f"{in_centimetres(residual, scale_is_known=here.settings.scale_is_known)} in the median; "
+            f"scale {T_here_there.scale:.4f}."
         )
     here.merge(there, T_here_there, prefix=prefix, progress=TerminalProgress())
     typer.echo(printable(f"{here.store.where}: {counted(len(there), 'photo')} taken in; {len(here):,} in all."))
@@ -292,6 +296,7 @@ def compact_command(
     import numpy as np
 
     from relograph.maps import Map
+    from relograph.maps.lengths import in_metres
     from relograph.maps.thinning_cost import cost_of_thinning
     from relograph.progress import TerminalProgress
 
@@ -300,11 +305,12 @@ def compact_command(
     some = Map.open(path)
     if size is not None:
         photos = some.num_frames_within(_num_bytes(size))
+    scale_is_known = some.settings.scale_is_known
     if photos is not None and photos < len(some) and num_tried:
         network = _network(weights, device)
         cost = cost_of_thinning(some, photos, network, num_tried=num_tried, progress=TerminalProgress())
         for when, found in (("before", cost.before), ("after", cost.after)):
-            typer.echo(f"{when}: {_accuracy(found)}")
+            typer.echo(f"{when}: {_accuracy(found, scale_is_known)}")
     if dry_run:
         num_staying = len(some) if photos is None else photos
         typer.echo(printable(f"{some.store.where}: {counted(num_staying, 'photo')} would stay."))
@@ -315,9 +321,13 @@ def compact_command(
     told = f"{counted(len(some), 'photo')}; {_size(before)} before, {_size(after)} now"
     typer.echo(printable(f"{some.store.where}: {told}."))
     if len(gone.distance_m):
+        usual, most = (
+            in_metres(float(distance), scale_is_known=scale_is_known)
+            for distance in (np.median(gone.distance_m), gone.distance_m.max())
+        )
         typer.echo(
-            f"A photo that went is {np.median(gone.distance_m):.2f} m and {np.median(gone.angle_deg):.1f} degrees from "
-            f"the nearest that is left in the median, {gone.distance_m.max():.2f} m at most."
+            f"A photo that went is {usual} and {np.median(gone.angle_deg):.1f} degrees from the nearest that is left "
+            f"in the median, {most} at most."
         )
 
 
@@ -405,11 +415,16 @@ def _chosen(some: "Map", names: list[str], sequences: list[str]) -> list[str]:
     return list(dict.fromkeys([*names, *(frame.name for frame in some if frame.sequence in sequences)]))
 
 
-def _accuracy(found: "Accuracy") -> str:
-    right = f"{found.num_right} of {found.num_queries} photos within 25 cm and 10 degrees"
+def _accuracy(found: "Accuracy", scale_is_known: bool) -> str:
+    from relograph.maps.lengths import in_centimetres
+    from relograph.maps.thinning_cost import RIGHT_DEG, RIGHT_M
+
+    near = in_centimetres(RIGHT_M, scale_is_known=scale_is_known, digits=0)
+    right = f"{found.num_right} of {found.num_queries} photos within {near} and {RIGHT_DEG:g} degrees"
     if not isfinite(found.median_error_m):
         return f"{right}, half of them or more not localized at all"
-    return f"{right}, {100 * found.median_error_m:.1f} cm and {found.median_error_deg:.2f} degrees in the median"
+    error = in_centimetres(found.median_error_m, scale_is_known=scale_is_known)
+    return f"{right}, {error} and {found.median_error_deg:.2f} degrees in the median"
 
 
 def _tell_left_out(left_out: tuple[str, ...]) -> None:
@@ -418,24 +433,29 @@ def _tell_left_out(left_out: tuple[str, ...]) -> None:
 
 
 def _describe(where: str, info: "MapInfo") -> list[str]:
+    from relograph.maps.inspection import NEAR_DEG, NEAR_M
+    from relograph.maps.lengths import in_centimetres, in_metres
+
     axes = zip("xyz", info.extent_min_m, info.extent_max_m, strict=True)
-    unit = " m" if info.settings.scale_is_known else ""
-    extent = ", ".join(f"{axis} {low:.2f} to {high:.2f}{unit}" for axis, low, high in axes)
+    scale_is_known = info.settings.scale_is_known
+    extent = ", ".join(
+        f"{axis} {low:.2f} to {in_metres(high, scale_is_known=scale_is_known)}" for axis, low, high in axes
+    )
     parts = ", ".join(f"{part} {_size(size)}" for part, size in info.num_bytes.items())
     of_photo = ", ".join(f"{part} {_size(size)}" for part, size in info.num_bytes_of_photo.items())
-    near = "10 cm" if info.settings.scale_is_known else "0.1"
+    near = in_centimetres(NEAR_M, scale_is_known=scale_is_known, digits=0)
     per_photo = sum(info.num_bytes.values()) / max(info.num_frames, 1)
     lines = [
         where,
         f"  photos      {info.num_frames:,}; {counted(info.num_cameras, 'camera')}",
         f"  extent      {extent}",
-        f"  redundancy  {info.redundancy:.0%} of the photos have another within {near} and 5 degrees",
+        f"  redundancy  {info.redundancy:.0%} of the photos have another within {near} and {NEAR_DEG:g} degrees",
         f"  size        {parts}; {_size(per_photo)} a photo",
         *([f"  a photo     {of_photo}"] if of_photo else []),
         f"  features    {', '.join(info.settings.levels) or 'none'} in {info.settings.precision}, "
         f"by weights {info.settings.network_sha256[:12]}",
     ]
-    if not info.settings.scale_is_known:
+    if not scale_is_known:
         lines.append("  scale       not known: lengths are in a unit of the map's own, and so are those of answers")
     place = info.settings.georeference
     if place is not None:

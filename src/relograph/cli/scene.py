@@ -30,7 +30,7 @@ def info_command(
     from relograph.scenes.opening import open_scene
 
     scene = open_scene(path, format=format, focal_px=focal, skip_bad_frames=skip_bad_frames)
-    for line in _describe(scene_info(scene)):
+    for line in _describe(scene_info(scene), scene.scale_is_known):
         typer.echo(printable(line))
 
 
@@ -99,13 +99,20 @@ def reconstruct_command(
         typer.echo(f"warning: {UNKNOWN_SCALE}", err=True)
 
 
-def _describe(info: "SceneInfo") -> list[str]:
+def _describe(info: "SceneInfo", scale_is_known: bool) -> list[str]:
+    from relograph.maps.lengths import in_metres
+
+    def length(value: float) -> str:
+        return in_metres(value, scale_is_known=scale_is_known)
+
+    axes = zip("xyz", info.extent_min_m, info.extent_max_m, strict=True)
+    extent = ", ".join(f"{axis} {low:.2f} to {length(high)}" for axis, low, high in axes)
     splits = f": {info.num_train:,} train, {info.num_test:,} test" if info.num_train or info.num_test else ""
     lines = [
         f"{info.name} ({info.format}) in {info.root}",
         f"  frames     {info.num_frames:,}{splits}; {info.num_frames_with_depth:,} with depth",
         f"  photos     {', '.join(f'{width}x{height}' for width, height in info.image_sizes_wh)}",
-        f"  extent     {_extent(info)}; {info.path_length_m:.2f} m walked",
+        f"  extent     {extent}; {length(info.path_length_m)} walked",
     ]
     for camera, num_frames in islice(info.num_frames_by_camera.items(), _CAMERAS_SHOWN):
         lines.append(f"  camera     {_camera(camera)}; {counted(num_frames, 'frame')}")
@@ -115,14 +122,9 @@ def _describe(info: "SceneInfo") -> list[str]:
         split = f", {sequence.split}" if sequence.split else ""
         name = sequence.name if sequence.name is not None else "(none)"
         lines.append(
-            f"  sequence   {name}: {counted(sequence.num_frames, 'frame')}{split}, {sequence.path_length_m:.2f} m"
+            f"  sequence   {name}: {counted(sequence.num_frames, 'frame')}{split}, {length(sequence.path_length_m)}"
         )
     return [*lines, *(f"  warning    {warning}" for warning in info.warnings)]
-
-
-def _extent(info: "SceneInfo") -> str:
-    axes = zip("xyz", info.extent_min_m, info.extent_max_m, strict=True)
-    return ", ".join(f"{axis} {low:.2f} to {high:.2f} m" for axis, low, high in axes)
 
 
 def _camera(camera: "Camera") -> str:

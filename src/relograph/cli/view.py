@@ -44,7 +44,15 @@ def view_command(
     shown = show_map(Map.open(path), answers, no_photo if photos is None else photos_in(photos))
     if save is not None:
         page = shown.with_photos()
-        write_cameras_page(save, page.groups, title=page.title, note=page.note, lines=page.lines, slider=page.slider)
+        write_cameras_page(
+            save,
+            page.groups,
+            title=page.title,
+            note=page.note,
+            lines=page.lines,
+            slider=page.slider,
+            scale_is_known=page.scale_is_known,
+        )
         typer.echo(printable(str(save)))
         return
     view = LiveView(shown, host, port)

@@ -347,7 +347,7 @@ def answer_as_json(named: NamedAnswer, wording: PoseWording) -> dict[str, object
         "reason": answer.reason,
         "confidence": answer.confidence,
         "axes": wording.axes,
-        **_pose_as_json("T_world_cam", said),
+        **_pose_as_json("cam", said),
         "position_sigma_m": position_sigma_m if answer.localized else None,
         "rotation_sigma_deg": rotation_sigma_deg if answer.localized else None,
         "scale_is_known": wording.scale_is_known,
@@ -367,7 +367,7 @@ def answer_as_json(named: NamedAnswer, wording: PoseWording) -> dict[str, object
         "seconds": dict(answer.seconds),
     }
     if wording.T_body_cam is not None:
-        document["body"] = _pose_as_json("T_world_body", wording.pose(named))
+        document["body"] = _pose_as_json("body", wording.pose(named))
     if named.raw_weight is not None:
         document["raw_weight"] = named.raw_weight
     return document
@@ -433,14 +433,16 @@ def sigmas(covariance: Float[Tensor, "6 6"]) -> tuple[float | None, float | None
     return position_m, math.degrees(rotation_rad)
 
 
-def _pose_as_json(name: str, said: tuple[Pose, Float[Tensor, "6 6"]] | None) -> dict[str, object]:
+def _pose_as_json(frame: str, said: tuple[Pose, Float[Tensor, "6 6"]] | None) -> dict[str, object]:
+    """The pose of a camera or a body, whose names say which: `T_world_cam` and `cam_center_world`."""
+    matrix_name, center_name = f"T_world_{frame}", f"{frame}_center_world"
     if said is None:
-        return {name: None, "quat_wxyz": None, "center": None, "covariance": None}
+        return {matrix_name: None, "quat_wxyz": None, center_name: None, "covariance": None}
     pose, covariance = said
     return {
-        name: pose.matrix().tolist(),
+        matrix_name: pose.matrix().tolist(),
         "quat_wxyz": pose.quat_wxyz().tolist(),
-        "center": pose.t.tolist(),
+        center_name: pose.t.tolist(),
         "covariance": covariance.tolist() if covariance.isfinite().all() else None,
     }
 

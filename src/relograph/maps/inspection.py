@@ -1,15 +1,12 @@
-"""What a map holds, how large it is, and what it shows from above."""
+"""What a map holds, and how large it is."""
 
-import io
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from relograph.errors import DatasetError
 from relograph.geometry import Pose
-from relograph.maps.durable_files import write_durably
 from relograph.maps.map import Map
 from relograph.maps.records import ChangeRecord, MapSettings, frame_poses
 from relograph.maps.shards import PART_BY_TENSOR
@@ -84,40 +81,3 @@ def _num_bytes_of_photo(some: Map) -> dict[str, float]:
     except DatasetError:  # what is damaged is for `verify` to tell; the rest is worth knowing all the same
         return {}
     return {part: num_bytes / len(frames) for part, num_bytes in by_part.most_common()}
-
-
-def draw_coverage(some: Map, path: Path) -> None:
-    """Writes a PNG of the map's cameras from above: where they stand and where they look, a colour a sequence."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import
-    from matplotlib.figure import Figure
-
-    from relograph.rooms.pictures import ground_axes
-
-    frames = some.frames
-    if not frames:
-        raise DatasetError(f"{some.store.where}: expected a map with photos to draw, found an empty one. Add some.")
-    T_world_cam = frame_poses(frames)
-    to_ground = np.stack(ground_axes(T_world_cam), axis=1)  # [3, 2]
-    figure = Figure(figsize=(8, 8), dpi=110, facecolor="white")
-    canvas = FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    rows_by_sequence: dict[str, list[int]] = {}
-    for row, frame in enumerate(frames):
-        rows_by_sequence.setdefault(frame.sequence or UNNAMED, []).append(row)
-    for number, (sequence, rows) in enumerate(rows_by_sequence.items()):
-        color = f"C{number % 10}"
-        center = T_world_cam.t.numpy()[rows] @ to_ground
-        ahead = T_world_cam.R.numpy()[rows][:, :, 2] @ to_ground
-        axes.quiver(*center.T, *ahead.T, color=color, width=0.002, scale=25)
-        axes.scatter(center[:, 0], center[:, 1], s=5, color=color, label=sequence.replace("$", r"\$") or "no sequence")
-    axes.set_aspect("equal", adjustable="datalim")
-    unit = "metres" if some.settings.scale_is_known else "the map's own unit: its scale is not known"
-    axes.set_xlabel(unit)
-    axes.set_ylabel(unit)
-    axes.set_title(f"{len(frames):,} photos from above")
-    axes.grid(alpha=0.3)
-    if 1 < len(rows_by_sequence) <= 12:
-        axes.legend(fontsize="small")
-    picture = io.BytesIO()
-    canvas.print_png(picture)
-    write_durably(path, picture.getvalue())

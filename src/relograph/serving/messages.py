@@ -194,7 +194,7 @@ class LocalizeAnswer(Message):
     reason: str
     """Why the photo was not localized, or what is not known of its pose; empty where all is well."""
     confidence: float
-    """The chance that the pose is within 25 cm and 10 degrees of the truth."""
+    """The chance that the pose is within 25 cm and 10 degrees of the truth; a guess where the scale is not known."""
     T_world_cam: Matrix4 | None
     quat_wxyz: Quaternion | None
     cam_center_world: Vector3 | None

@@ -60,7 +60,6 @@ def localize_answer(answered: Answered) -> LocalizeAnswer:
     georeference = moment.settings.georeference
     return LocalizeAnswer(
         **{name: said[name] for name in _SAID_ALIKE},
-        cam_center_world=said["center"],
         geopose=None if of_camera is None else geopose(georeference, of_camera[0], options.axes),
         references=_references(answered),
         latency_ms=LatencyMs(**{stage: 1000 * seconds.get(stage, 0.0) for stage in LatencyMs.model_fields}),
@@ -69,8 +68,8 @@ def localize_answer(answered: Answered) -> LocalizeAnswer:
 
 
 _SAID_ALIKE = (
-    *("localized", "reason", "confidence", "axes", "T_world_cam", "quat_wxyz", "covariance", "position_sigma_m"),
-    *("rotation_sigma_deg", "scale_is_known", "scale_observable", "focal_px", "num_inliers"),
+    *("localized", "reason", "confidence", "axes", "T_world_cam", "quat_wxyz", "cam_center_world", "covariance"),
+    *("position_sigma_m", "rotation_sigma_deg", "scale_is_known", "scale_observable", "focal_px", "num_inliers"),
 )
 
 

@@ -72,9 +72,11 @@ def write_cameras_page(
     note: str = "",
     lines: Sequence[tuple[int, int]] = (),
     slider: Slider | None = None,
+    scale_is_known: bool = True,
 ) -> None:
     """Write a page with all groups; see `cameras_page`."""
-    write_whole(path, cameras_page(groups, title=title, note=note, lines=lines, slider=slider).encode())
+    page = cameras_page(groups, title=title, note=note, lines=lines, slider=slider, scale_is_known=scale_is_known)
+    write_whole(path, page.encode())
 
 
 def cameras_page(
@@ -84,6 +86,7 @@ def cameras_page(
     note: str = "",
     lines: Sequence[tuple[int, int]] = (),
     slider: Slider | None = None,
+    scale_is_known: bool = True,
 ) -> str:
     """A page with all groups; it can be turned, and shows a camera's photo when one points at it.
 
@@ -122,7 +125,8 @@ def cameras_page(
     }
     # "</script" would end the script and "<!--<script" keep it from ending, whatever stands around them.
     as_json = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-    return filled_page("cameras_page.html", {"title": html.escape(title), "data": as_json})
+    square = "1 m" if scale_is_known else "1 unit of the map"
+    return filled_page("cameras_page.html", {"title": html.escape(title), "data": as_json, "square": square})
 
 
 def filled_page(template: str, text_by_name: Mapping[str, str], package: str = "relograph.viewer") -> str:

@@ -21,11 +21,13 @@ from relograph.evaluation.qualitative import ANSWER_COLOR, MAP_COLOR, TRUE_COLOR
 from relograph.evaluation.writing import write_whole
 from relograph.geometry import Pose, pose_error
 from relograph.localization.answer_files import NamedAnswer, sigmas
+from relograph.localization.confidence import RIGHT_DEG, RIGHT_M
 from relograph.localization.localizer import Answer, Compared, Judged, Localizer, judge
 from relograph.localization.localizing import CameraTold, named_answer
 from relograph.localization.photos import PhotoInMemory, WorkingSize, read_query
 from relograph.localization.prior import Prior
 from relograph.localization.queries import Query
+from relograph.maps.lengths import in_centimetres
 from relograph.models.match_gnn import COARSE_STRIDE
 from relograph.models.shipped import Odds
 from relograph.viewer.cameras_page import CameraGroup, cameras_page, filled_page
@@ -77,11 +79,17 @@ def explain_query(
 
 
 def write_explanation(
-    path: Path, explained: Explained, T_world_map: Pose, photo_of: PhotoOfRow, *, notes: Sequence[str] = ()
+    path: Path,
+    explained: Explained,
+    T_world_map: Pose,
+    photo_of: PhotoOfRow,
+    *,
+    scale_is_known: bool = True,
+    notes: Sequence[str] = (),
 ) -> None:
     """Write the page of one query; `notes` are sentences about the map that the reader must know."""
     name = explained.named.name
-    parts = [_verdict(explained, notes)]
+    parts = [_verdict(explained, scale_is_known, notes)]
     if explained.compared is not None:
         assert explained.query_pixels is not None
         references = [
@@ -89,8 +97,8 @@ def write_explanation(
         ]
         parts.append(_query_section(explained, explained.query_pixels))
         parts.append(_references_section(explained, explained.compared, references))
-        parts.append(_view_section(explained, explained.compared, references, T_world_map))
-        parts.append(_numbers_section(explained))
+        parts.append(_view_section(explained, explained.compared, references, T_world_map, scale_is_known))
+        parts.append(_numbers_section(explained, scale_is_known))
     page = filled_page("explain_page.html", {"title": _escaped(f"{name}: why"), "body": "\n".join(parts)})
     write_whole(path, page.encode())
 
@@ -116,7 +124,7 @@ def cell_weights(explained: Explained) -> dict[tuple[float, float], float]:
 # The parts of the page
 
 
-def _verdict(explained: Explained, notes: Sequence[str]) -> str:
+def _verdict(explained: Explained, scale_is_known: bool, notes: Sequence[str]) -> str:
     answer = explained.named.answer
     kind, word = ("localized", "Localized") if answer.localized else ("refused", "Not localized")
     lines = [
@@ -128,7 +136,7 @@ def _verdict(explained: Explained, notes: Sequence[str]) -> str:
         lines.append(
             f'<div class="bar" role="img" aria-label="Confidence {answer.confidence:.0%}, {threshold:.0%} asked for">'
             f'<i style="width: {100 * answer.confidence:.1f}%"></i><b style="left: {100 * threshold:.1f}%"></b></div>'
-            f"<p>The pose is right, within 25 cm and 10 degrees, with a chance of "
+            f"<p>The pose is right, {_right_text(scale_is_known)}, with a chance of "
             f"<strong>{answer.confidence:.0%}</strong>; {threshold:.0%} are asked for (the mark in the bar).</p>"
         )
     if answer.reason:
@@ -138,8 +146,15 @@ def _verdict(explained: Explained, notes: Sequence[str]) -> str:
             f'<p id="reason">{answer.num_inliers} of {sum(used.num_matches for used in answer.references)} matches '
             f"with {len(answer.references)} references agree on the pose.</p>"
         )
+    if not scale_is_known:
+        lines.append('<p class="refused">Chances are calibrated in metres. Here they are a guess.</p>')
     lines += [f'<p class="refused note">{_escaped(note)}</p>' for note in notes]
     return "\n".join(lines)
+
+
+def _right_text(scale_is_known: bool) -> str:
+    near = in_centimetres(RIGHT_M, scale_is_known=scale_is_known, digits=0)
+    return f"within {near}{'' if scale_is_known else ' of the map'} and {RIGHT_DEG:g} degrees"
 
 
 def _query_section(explained: Explained, pixels: UInt8[np.ndarray, "H W 3"]) -> str:
@@ -230,6 +245,7 @@ def _view_section(
     compared: Compared,
     references: Sequence[UInt8[np.ndarray, "H W 3"] | None],
     T_world_map: Pose,
+    scale_is_known: bool,
 ) -> str:
     """The cameras in 3-D: a page of its own within this one."""
     named = explained.named
@@ -247,13 +263,13 @@ def _view_section(
         assert explained.query_pixels is not None
         photo = PhotoInMemory(named.name, explained.query_pixels, T_best)
         groups.append(CameraGroup(word, ANSWER_COLOR, Pose.stack([T_best]), [f"{named.name}: {word}"], [photo]))
-    page = cameras_page(groups, title=f"{named.name} in the map")
+    page = cameras_page(groups, title=f"{named.name} in the map", scale_is_known=scale_is_known)
     return f'<h2>Where that is</h2>\n<iframe title="Cameras in 3-D" srcdoc="{html.escape(page, quote=True)}"></iframe>'
 
 
-def _numbers_section(explained: Explained) -> str:
+def _numbers_section(explained: Explained, scale_is_known: bool) -> str:
     answer = explained.named.answer
-    tables = [_table("The pose", _pose_rows(answer))]
+    tables = [_table("The pose", _pose_rows(answer, scale_is_known))]
     if explained.judged is not None:
         tables.append(_table("Of what the confidence is made", _sign_rows(answer, explained.judged.odds)))
     total = sum(answer.seconds.values())
@@ -262,19 +278,18 @@ def _numbers_section(explained: Explained) -> str:
     return f'<h2>In numbers</h2>\n<div class="columns">{"".join(tables)}</div>'
 
 
-def _pose_rows(answer: Answer) -> list[tuple[str, str]]:
+def _pose_rows(answer: Answer, scale_is_known: bool) -> list[tuple[str, str]]:
     rows = [("focal length", "not known" if answer.focal_px is None else f"{answer.focal_px:.1f} px")]
     if answer.T_world_cam is not None:
         position_m, rotation_deg = sigmas(answer.covariance)
         rows.append(("centre", " ".join(f"{value:.3f}" for value in answer.T_world_cam.t.tolist())))
         rows.append(("quaternion wxyz", " ".join(f"{value:.4f}" for value in answer.T_world_cam.quat_wxyz().tolist())))
-        rows.append(
-            ("sure to", "not known" if position_m is None else f"{100 * position_m:.1f} cm, {rotation_deg:.2f}°")
-        )
+        near = None if position_m is None else in_centimetres(position_m, scale_is_known=scale_is_known)
+        rows.append(("sure to", "not known" if near is None else f"{near}, {rotation_deg:.2f}°"))
     if answer.T_solved is not None and answer.T_regressed is not None:
         apart = pose_error(answer.T_solved, answer.T_regressed)
-        apart_m, apart_deg = float(apart.translation_error_m), float(apart.rotation_error_deg)
-        rows.append(("network and solver differ by", f"{100 * apart_m:.1f} cm, {apart_deg:.1f}°"))
+        distance = in_centimetres(float(apart.translation_error_m), scale_is_known=scale_is_known)
+        rows.append(("network and solver differ by", f"{distance}, {float(apart.rotation_error_deg):.1f}°"))
     rows.append(("distance told by the matches", "yes" if answer.scale_observable else "no"))
     return rows
 

@@ -37,6 +37,9 @@ CORNERS = np.array([[0, 0, 0], [-0.6, -0.45, 1], [0.6, -0.45, 1], [0.6, 0.45, 1]
 EDGES = np.array([[0, 1], [0, 2], [0, 3], [0, 4], [1, 2], [2, 3], [3, 4], [4, 1], [1, 5], [5, 2]])
 FEW_EDGES, MANY = np.array([[0, 1], [0, 2], [1, 2]]), 2000
 """Of a group of many cameras each is drawn as a triangle, as in the page: where it is and where it looks."""
+FIELD_OF_VIEW = np.radians(50)
+MARGIN, CLOSEST_M = 1.1, 1.0
+"""Of the first view: how much farther than need be, and how near to the nearest camera."""
 INK, GREY = (32, 36, 42), (110, 116, 124)
 Camera = tuple[int, int]
 """A group's number and a row in it."""
@@ -72,17 +75,9 @@ class LiveView:
 
     def _add_cameras(self) -> None:
         scene = self._server.scene
-        everyone = np.concatenate([np.zeros((0, 3)), *self._centers])
-        everyone = everyone[np.isfinite(everyone).all(axis=1)]
         up = up_of(self._poses)
         scene.set_up_direction(tuple(up.tolist()))
-        # The middle of most cameras, so that one wild answer does not make all others small.
-        low, high = np.quantile(everyone, (0.02, 0.98), axis=0) if len(everyone) else (np.zeros(3), np.ones(3))
-        middle, extent = (low + high) / 2, max(1.0, float((high - low).max()))
-        side = np.cross(up, [1.0, 0.0, 0.0] if abs(up[0]) < 0.9 else [0.0, 1.0, 0.0])
-        side /= np.linalg.norm(side)
-        self._server.initial_camera.look_at = tuple(middle.tolist())
-        self._server.initial_camera.position = tuple((middle + extent * (1.1 * side + 0.9 * up)).tolist())
+        self._first_view(up)
         self._group_nodes = [
             scene.add_line_segments(
                 f"/group-{number}",
@@ -106,6 +101,30 @@ class LiveView:
             found = nearest_to_ray(origin, direction, self._centers, self._shown_groups())
             if found is not None:
                 self._tell_camera(found)
+
+    def _first_view(self, up: Float64[np.ndarray, "3"]) -> None:
+        """All cameras of the map from above and aside, and others that are not far off: one wild answer must not make
+        all of them small.
+        """
+        walked = () if self.shown.slider is None else self.shown.slider.groups
+        corners = [
+            frustum_lines(group, self._centers[number], self._poses[number].R.numpy()).reshape(-1, 3)
+            for number, group in enumerate(self.shown.groups)
+        ]
+        of_map = np.concatenate([np.zeros((0, 3)), *(c for number, c in enumerate(corners) if number not in walked)])
+        everyone = np.concatenate([np.zeros((0, 3)), *corners])
+        if not len(everyone):
+            return
+        known = of_map if len(of_map) else everyone
+        middle = (known.min(axis=0) + known.max(axis=0)) / 2
+        reach = 2 * np.linalg.norm(known - middle, axis=1).max()
+        framed = np.concatenate([known, everyone[np.linalg.norm(everyone - middle, axis=1) < reach]])
+        side = np.cross(up, [1.0, 0.0, 0.0] if abs(up[0]) < 0.9 else [0.0, 1.0, 0.0])
+        look_at, position = framing_view(framed, 1.1 * side / np.linalg.norm(side) + 0.9 * up, up)
+        camera = self._server.initial_camera
+        camera.fov = FIELD_OF_VIEW
+        camera.look_at, camera.position = tuple(look_at.tolist()), tuple(position.tolist())
+        camera.far = max(camera.far, 10 * float(np.linalg.norm(position - look_at)))
 
     def _shown_groups(self) -> list[int]:
         return [number for number, node in enumerate(self._group_nodes) if node.visible]
@@ -161,6 +180,7 @@ class LiveView:
     def _add_panel(self) -> None:
         gui, slider = self._server.gui, self.shown.slider
         gui.configure_theme(show_logo=False, show_share_button=False, control_width="large")
+        gui.main_panel.dock_right()  # beside the view: over it, the panel would hide cameras
         gui.set_panel_label(f"relograph: {self.shown.title}")
         gui.add_html(_paragraphs(self.shown.note))
         self._slider = None
@@ -271,6 +291,29 @@ class LiveView:
         self._photo_shown.visible = photo is not None
         if photo is not None:
             self._photo_shown.image = photo
+
+
+def framing_view(
+    points: Float64[np.ndarray, "N 3"], direction: Float64[np.ndarray, "3"], up: Float64[np.ndarray, "3"]
+) -> tuple[Float64[np.ndarray, "3"], Float64[np.ndarray, "3"]]:
+    """Where to look and from where, so that the points fill a square view from that direction and lie in its middle."""
+    back = direction / np.linalg.norm(direction)
+    right = np.cross(up, back)
+    right /= np.linalg.norm(right)
+    axes = np.stack([right, np.cross(back, right), back])  # [3, 3]
+    across, z = axes[:2] @ points.T, axes[2] @ points.T
+    # From a distance d a point is within the view, whose middle is at m, where |across - m| <= (d - z) tangent.
+    tangent = np.tan(FIELD_OF_VIEW / 2)
+    sums = (z * tangent + across).max(axis=1) + (z * tangent - across).max(axis=1)
+    nearest = float(sums.max() / 2 / tangent)
+    distance = z.max() + max(MARGIN * (nearest - z.max()), CLOSEST_M)
+    low, high = across.min(axis=1), across.max(axis=1)
+    for _ in range(50):  # nearer points are seen farther out, so the middle is found by halving
+        middle = (low + high) / 2
+        seen = (across - middle[:, None]) / (distance - z)
+        is_beyond = seen.min(axis=1) + seen.max(axis=1) > 0
+        low, high = np.where(is_beyond, middle, low), np.where(is_beyond, high, middle)
+    return axes.T @ np.array([*low, z.mean()]), axes.T @ np.array([*low, distance])
 
 
 def frustum_lines(

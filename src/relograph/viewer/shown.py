@@ -19,6 +19,7 @@ from relograph.evaluation.qualitative import MAP_COLOR, TRUE_COLOR
 from relograph.geometry import Pose, pose_error
 from relograph.localization.answer_files import SavedAnswer, read_answers
 from relograph.localization.photos import PosedPhoto
+from relograph.maps.lengths import in_centimetres, in_metres
 from relograph.maps.map import Map
 from relograph.maps.records import MapFrame, frame_poses
 from relograph.maps.shards import AnyShard
@@ -54,6 +55,8 @@ class Shown:
     lines: tuple[tuple[int, int], ...]
     """Pairs of groups whose cameras belong together, such as answers and the truth."""
     slider: Slider | None
+    scale_is_known: bool = True
+    """Whether the map's unit is a metre."""
 
     def with_photos(self, most: int = PHOTOS_IN_A_PAGE) -> "Shown":
         """The same with so many photos at the most; the note says how many were left out.
@@ -95,19 +98,20 @@ def show_map(opened: Map, answers: Sequence[SavedAnswer] = (), photo_of: PhotoOf
         )
 
     note = [f"{len(frames):,} photos in the map."]
-    if not opened.settings.scale_is_known:
+    scale_is_known = opened.settings.scale_is_known
+    if not scale_is_known:
         note.append(UNKNOWN_SCALE)
     title = str(opened.store.where)
     if not answers:
         group = of_map("map", MAP_COLOR, range(len(frames)), MAP_SIZE_M)
-        return Shown(title, "\n".join(note), (group,), (), Slider("photo", group.captions, (0,)))
+        return Shown(title, "\n".join(note), (group,), (), Slider("photo", group.captions, (0,)), scale_is_known)
     groups = [of_map("map", MAP_COLOR, others, MAP_SIZE_M)]
     related: list[list[int]] = []
     if references:
         groups.append(of_map("references", REFERENCE_COLOR, references, REFERENCE_SIZE_M))
         place = {frames[row].name: i for i, row in enumerate(references)}
         related = [[place[name] for name in answer.references if name in place] for answer in answers]
-    of_answers = groups_of_answers(answers, photo_of)
+    of_answers = groups_of_answers(answers, photo_of, scale_is_known=scale_is_known)
     if num_gone := len(used - {frame.name for frame in frames}):
         note.append(f"{num_gone:,} references of these answers are not in the map any more.")
     first = len(groups)
@@ -124,6 +128,7 @@ def show_map(opened: Map, answers: Sequence[SavedAnswer] = (), photo_of: PhotoOf
         (*groups, *of_answers.groups),
         tuple((first + a, first + b) for a, b in of_answers.lines),
         slider,
+        scale_is_known,
     )
 
 
@@ -142,15 +147,19 @@ class AnswerGroups:
 
 
 def groups_of_answers(
-    answers: Sequence[SavedAnswer], photo_of: PhotoOf = no_photo, captions: Sequence[str] | None = None
+    answers: Sequence[SavedAnswer],
+    photo_of: PhotoOf = no_photo,
+    captions: Sequence[str] | None = None,
+    *,
+    scale_is_known: bool = True,
 ) -> AnswerGroups:
     """Answers in the colours of their errors, beside the truth; where that is not known, of how sure they are."""
     photos = [photo_of(answer.name) for answer in answers]
     errors = [_error(answer) for answer in answers]
     if captions is None:
-        captions = [_caption(answer, error) for answer, error in zip(answers, errors, strict=True)]
+        captions = [_caption(answer, error, scale_is_known) for answer, error in zip(answers, errors, strict=True)]
     knows_truth = any(answer.T_world_true is not None for answer in answers)
-    bands = _error_bands() if knows_truth else _sure_bands()
+    bands = _error_bands(scale_is_known) if knows_truth else _sure_bands()
     band_of = [
         None if answer.T_world_cam is None else _band_of_error(error) if knows_truth else _band_of_sure(answer)
         for answer, error in zip(answers, errors, strict=True)
@@ -172,7 +181,8 @@ def groups_of_answers(
             answer.T_world_cam if band == number else None for answer, band in zip(answers, band_of, strict=True)
         ]
         groups.append(group(name, color, of_band))
-    return AnswerGroups(tuple(groups), tuple(lines), tuple(captions), tuple(_summary(answers, errors, photos)))
+    note = _summary(answers, errors, photos, scale_is_known)
+    return AnswerGroups(tuple(groups), tuple(lines), tuple(captions), tuple(note))
 
 
 def read_any_answers(path: Path, scene: str | None = None) -> list[SavedAnswer]:
@@ -244,8 +254,11 @@ def _error(answer: SavedAnswer) -> tuple[float, float] | None:
     return float(error.translation_error_m), float(error.rotation_error_deg)
 
 
-def _error_bands() -> list[tuple[str, str]]:
-    names = [f"answers within {100 * metres:g} cm, {degrees:g}°" for metres, degrees in RECALL_THRESHOLDS.values()]
+def _error_bands(scale_is_known: bool) -> list[tuple[str, str]]:
+    names = [
+        f"answers within {in_centimetres(metres, scale_is_known=scale_is_known, digits=0)}, {degrees:g}°"
+        for metres, degrees in RECALL_THRESHOLDS.values()
+    ]
     return list(zip([*names, "answers beyond"], BAND_COLORS, strict=True))
 
 
@@ -267,17 +280,19 @@ def _band_of_sure(answer: SavedAnswer) -> int:
     return sum((answer.confidence or 0.0) < least for least in SURE)
 
 
-def _caption(answer: SavedAnswer, error: tuple[float, float] | None) -> str:
+def _caption(answer: SavedAnswer, error: tuple[float, float] | None, scale_is_known: bool) -> str:
     sure = "" if answer.confidence is None else f" ({answer.confidence:.0%} sure)"
     if answer.T_world_cam is None:
         return f"{answer.name}: not localized{sure}. {answer.reason}".strip()
-    return f"{answer.name}: localized{sure}." if error is None else f"{answer.name}: {error_text(error)}{sure}."
+    how = "localized" if error is None else error_text(error, scale_is_known=scale_is_known)
+    return f"{answer.name}: {how}{sure}."
 
 
 def _summary(
     answers: Sequence[SavedAnswer],
     errors: Sequence[tuple[float, float] | None],
     photos: Sequence[PosedPhoto | None],
+    scale_is_known: bool,
 ) -> list[str]:
     num_localized = sum(answer.T_world_cam is not None for answer in answers)
     text = f"{num_localized:,} of {len(answers):,} queries localized"
@@ -285,7 +300,7 @@ def _summary(
     known = np.array([error or (np.inf, np.inf) for error in errors]).reshape(-1, 2)
     if any(error is not None for error in errors):
         metres, degrees = np.median(known, axis=0)
-        text += f", median error {error_text((float(metres), float(degrees)))}"
+        text += f", median error {error_text((float(metres), float(degrees)), scale_is_known=scale_is_known)}"
     lines = [f"{text}."]
     if not any(answer.T_world_true is not None for answer in answers) and num_localized < len(answers):
         lines.append("Where the others are is not known: the file has no true poses.")
@@ -295,8 +310,8 @@ def _summary(
     return lines
 
 
-def error_text(error: tuple[float, float]) -> str:
-    return f"{error[0]:.3f} m / {error[1]:.2f}°"
+def error_text(error: tuple[float, float], *, scale_is_known: bool = True) -> str:
+    return f"{in_metres(error[0], scale_is_known=scale_is_known, digits=3)} / {error[1]:.2f}°"
 
 
 def stacked_or_nowhere(poses: Sequence[Pose | None]) -> Pose:

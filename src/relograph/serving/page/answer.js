@@ -23,12 +23,14 @@ function found(answer) {
     element("p", {}, `The camera was at x ${x}, y ${y}, z ${z} ${unit}.`),
     bar,
     element("p", {}, element("strong", {}, `${chance}: ${sureness(answer.confidence)}. `),
-      "That is the chance that the pose is right within 25 cm and 10 degrees."),
+      `That is the chance that the pose is right within ${answer.scale_is_known ? "25 cm" : `0.25 ${unit}`} ` +
+      "and 10 degrees."),
     element("p", { class: "soft" }, `${answer.num_inliers} of ${numMatches} matches with ` +
       `${answer.references.length} photos of the map agree on it.`),
     answer.reason ? element("p", {}, answer.reason) : null,
     answer.scale_is_known ? null
-      : element("p", { class: "refused" }, "The map's scale is not known: its lengths are no metres."),
+      : element("p", { class: "refused" }, "The map's scale is not known: its lengths are no metres. " +
+        "Chances are calibrated in metres; here they are a guess."),
   ].filter(Boolean);
 }
 
