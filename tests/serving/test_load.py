@@ -17,7 +17,7 @@ from relograph.errors import ConfigError
 from relograph.geometry import Pose
 from relograph.models.shipped import load_match_gnn
 from relograph.serving.config import ServeConfig
-from relograph.serving.load import attacks, overload
+from relograph.serving.load import attacks, hostile, overload
 from relograph.serving.load.asking import percentile
 from relograph.serving.load.benchmark import LoadConfig, benchmark_serve, load_table, write_load_page
 from relograph.serving.load.faults import map_in_postgres, measure_database, measure_killed_worker
@@ -62,7 +62,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 @pytest.fixture(scope="module")
 def server(place: Place) -> Iterator[RunningServer]:
-    with running_server(place.map, options={**OPTIONS, "queue": 2}) as server:
+    with running_server(place.map, options={**OPTIONS, "queue": 2}, with_keys=True) as server:
         yield server
 
 
@@ -114,6 +114,9 @@ def test_hostile_requests_leave_no_error_no_file_and_no_wrong_answer_behind(serv
     row = measure_hostile(server, place.photos, num_requests=160, seed=0, **FIELDS)
     assert row.requests == 160
     assert (row.server_errors, row.never_ended, row.told_internals, row.tracebacks) == (0, 0, 0, 0), row.examples
+    assert row.let_in == 0, row.examples
+    assert {"401"} <= set(row.by_kind["without the right key"]) <= {"401", "403", "closed"}
+    assert row.by_kind["burst"]["429"] > 0
     assert row.is_alive
     assert row.right_after
     assert row.open_files_last <= row.open_files_first
@@ -164,6 +167,15 @@ def test_every_kind_of_attack_differs_from_one_to_the_next(maker: Any, place: Pl
     made = [maker(Random(number), place.photos[0]) for number in range(20)]
     assert len({attack.pieces for attack in made}) > 1
     assert len({attack.kind for attack in made}) == 1
+
+
+def test_an_answer_to_somebody_without_the_right_key_is_counted(place: Place):
+    seen = hostile._Seen()
+    attack = attacks.without_the_right_key(Random(0), place.photos[0])
+    seen.add(attack, attack.refusals, b"")
+    assert seen.let_in == 0
+    seen.add(attack, ["200"], b"")
+    assert seen.let_in == 1
 
 
 # What is said

@@ -48,9 +48,10 @@ class Reply:
 class Client:
     """One who asks one thing after the other, over one connection or over a new one each time."""
 
-    def __init__(self, port: int, *, kept: bool = True) -> None:
+    def __init__(self, port: int, *, kept: bool = True, key: str | None = None) -> None:
         self._connection = HTTPConnection(HOST, port, timeout=ASKING_TIMEOUT_S)
         self._kept = kept
+        self._shown = {} if key is None else {"Authorization": f"Bearer {key}"}
 
     def __enter__(self) -> "Client":
         return self
@@ -74,7 +75,7 @@ class Client:
     def _ask(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Reply:
         began = time.perf_counter()
         try:
-            self._connection.request(method, path, body, dict(headers))
+            self._connection.request(method, path, body, {**headers, **self._shown})
             response = self._connection.getresponse()
             content = response.read()
             retry_after = response.headers.get("retry-after")

@@ -26,6 +26,8 @@ from relograph.serving.load.place import MAP_NAME, Photo
 
 FRAMES = f"/v1/maps/{MAP_NAME}/frames"
 FORM = f"multipart/form-data; boundary={BOUNDARY}"
+READ_KEY, WRITE_KEY = (f"rg_{scope:-<43}" for scope in ("read", "write"))
+"""In the place of the service's own keys, which are others each time, and as long as those."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +42,22 @@ class Attack:
     """Whether the client goes away without waiting for an answer."""
     ends: bool = False
     """Whether the client says that nothing more will come, and waits."""
+    refusals: tuple[str, ...] = ()
+    """Statuses of which one must be the answer; none where others will do."""
 
 
 def http(
-    method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None, *, length: int | None = None
+    method: str,
+    path: str,
+    body: bytes = b"",
+    headers: Mapping[str, str] | None = None,
+    *,
+    key: str | None = WRITE_KEY,
+    length: int | None = None,
 ) -> bytes:
     """A request after which the service closes the connection."""
-    lines = {"Host": HOST, "Connection": "close", **(headers or {})}
+    shown = {} if key is None else {"Authorization": f"Bearer {key}"}
+    lines = {"Host": HOST, "Connection": "close", **shown, **(headers or {})}
     if body or length is not None or method in ("POST", "PUT", "PATCH"):
         lines.setdefault("Content-Length", str(len(body) if length is None else length))
     first = "".join(
@@ -264,7 +275,13 @@ def chunked_nonsense(rng: Random, photo: Photo) -> Attack:
         )
     )
     encoding = rng.choice(("chunked", "chunked", "gzip, chunked", "identity", "chunked, chunked"))
-    lines = {"Host": HOST, "Connection": "close", "Transfer-Encoding": encoding, **headers}
+    lines = {
+        "Host": HOST,
+        "Connection": "close",
+        "Authorization": f"Bearer {WRITE_KEY}",
+        "Transfer-Encoding": encoding,
+        **headers,
+    }
     if rng.random() < 0.3:
         lines["Content-Length"] = "4"
     first = "".join(
@@ -345,6 +362,39 @@ def no_http(rng: Random, photo: Photo) -> Attack:
     return Attack("no HTTP", (made,), ends=True)
 
 
+# Keys
+
+
+def without_the_right_key(rng: Random, photo: Photo) -> Attack:
+    """No key, a wrong one, the right one where none belongs, or one that is good for less."""
+    body, headers = photo_request(photo)
+    frame = f"{FRAMES}/{photo.name}"
+    changes = (("POST", FRAMES), ("DELETE", frame))
+    questions = (*changes, ("POST", LOCALIZE), ("GET", "/v1/maps"), ("GET", FRAMES), ("GET", "/metrics"))
+    way = rng.randrange(5)
+    method, path = rng.choice(changes if way == 0 else questions)
+    key = None
+    if way == 0:
+        key = READ_KEY
+    elif way == 1:
+        key = rng.choice((WRITE_KEY + "x", "x" + WRITE_KEY, f"rg_{rng.randbytes(21).hex()}x", "rg_", "\u00e9", "null"))
+    elif way == 2:
+        headers["Authorization"] = rng.choice((WRITE_KEY, f"Basic {WRITE_KEY}", f"Bearer{WRITE_KEY}", "Bearer", ""))
+    elif way == 3:
+        path += f"?{rng.choice(('key', 'api_key', 'access_token', 'authorization'))}={WRITE_KEY}"
+    else:
+        headers[rng.choice(("Cookie", "X-API-Key", "Proxy-Authorization"))] = rng.choice(
+            (WRITE_KEY, f"Bearer {WRITE_KEY}", f"key={WRITE_KEY}")
+        )
+    sent = http(method, path, body if method == "POST" else b"", headers, key=key)
+    return Attack("without the right key", (sent,), refusals=("403",) if way == 0 else ("401",))
+
+
+def burst(num: int, photo: Photo) -> list[Attack]:
+    """Queries that are nothing unusual but for their number at once."""
+    return [Attack("burst", (query(photo.content),))] * num
+
+
 # Time
 
 
@@ -393,6 +443,7 @@ SHARES: Mapping[Maker, int] = {
     path_trick: 7,
     wrong_method: 3,
     no_http: 3,
+    without_the_right_key: 4,
     pipelined: 1,
     early_disconnect: 3,
     slow_sender: 2,
@@ -467,7 +518,7 @@ def _examples(strategy: Any, count: int, *, seed: int) -> list[Any]:
 def _as_bytes(request: Any) -> bytes:
     body = request.body or b""
     body = body.encode() if isinstance(body, str) else body
-    ours = ("host", "connection", "x-schemathesis-testcaseid")  # the last is another one each time
+    ours = ("host", "connection", "authorization", "x-schemathesis-testcaseid")  # the last is another one each time
     headers = {name: value for name, value in request.headers.items() if name.lower() not in ours}
     texts = {_text(name): _text(value) for name, value in headers.items()}
     made = http(request.method, request.path_url, body, texts)

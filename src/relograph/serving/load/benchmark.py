@@ -92,7 +92,7 @@ def _measure(part: str, config: LoadConfig, place: Place) -> Iterable[Any]:
             with running_server(place.map) as server:
                 return measure_overhead(server, photos, num_queries=config.queries, **fields)
         case "hostile":
-            with running_server(place.map, options=OPTIONS) as server:
+            with running_server(place.map, options=OPTIONS, with_keys=True) as server:
                 return [measure_hostile(server, photos, num_requests=config.requests, seed=config.seed, **fields)]
         case "killed-worker":
             with running_server(place.map, workers=config.workers) as server:
@@ -194,6 +194,8 @@ def _hostile_lines(row: Mapping[str, Any]) -> Iterator[Line]:
         row["rss_last_mb"] <= (1 + GROWTH_SHARE) * row["rss_first_mb"]
         and row["open_files_last"] <= row["open_files_first"],
     )
+    if "let_in" in row:  # which earlier results have not
+        yield "of these without the right key", "401 or 403", f"{row['let_in']} got in", not row["let_in"]
     yield "a photo right after", "within 10 cm", "right" if row["right_after"] else "wrong", row["right_after"]
     for kind, counts in row["by_kind"].items():
         yield f"of these: {kind}", "", _counts(counts), None

@@ -4,15 +4,19 @@ import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from relograph.serving.load.asking import HOST, Client, Reply
-from relograph.serving.load.attacks import Attack, attacks
+from relograph.serving.load.attacks import READ_KEY, WRITE_KEY, Attack, attacks, burst
 from relograph.serving.load.place import Photo
 from relograph.serving.load.server import RunningServer, Usage
 
 AT_ONCE = 24
+BURST = 64
+"""Queries at once, twice as many as the service accepts."""
+BURST_SHARE = 0.25
+"""Of the requests, at the most."""
 NO_END_S = 60.0
 """A connection that the service has not ended by then will not end."""
 MAX_ANSWER_BYTES = 16_000_000
@@ -20,8 +24,8 @@ SETTLE_S = 3.0
 SAMPLES = 20
 FIRST_SHARE = 0.25
 """Of the requests, after which memory is taken for warm."""
-OPTIONS = {"header_timeout_s": 2, "body_timeout_s": 3, "allow_writes": True}
-"""Of the service: slow senders are waited for, and there is more that can be asked."""
+OPTIONS = {"header_timeout_s": 2, "body_timeout_s": 3, "allow_writes": True, "allowed_host": HOST}
+"""Of the service, which has keys: slow senders are waited for, and there is more that can be asked and refused."""
 STATUS_LINE = re.compile(rb"HTTP/1\.1 (\d{3})[^\r\n]*\r\n")
 INTERNALS = re.compile(rb"Traceback|File \"|site-packages|\.py\b")
 LEFT, CLOSED, NO_END = "left", "closed", "no end"
@@ -44,6 +48,8 @@ class Hostile:
     """Answers that show something of the program."""
     tracebacks: int
     """In the service's log."""
+    let_in: int
+    """Requests without the right key that were answered by anything but the refusal that belongs to them."""
     examples: list[str]
     """Of requests that were answered as none should be, the first few."""
     is_alive: bool
@@ -66,15 +72,18 @@ class _Seen:
 
     by_kind: dict[str, Counter[str]] = field(default_factory=dict)
     told_internals: int = 0
+    let_in: int = 0
     examples: list[str] = field(default_factory=list)
 
     def add(self, attack: Attack, outcomes: Sequence[str], content: bytes) -> None:
         self.by_kind.setdefault(attack.kind, Counter()).update(outcomes)
         tells = bool(INTERNALS.search(content)) and not content.startswith(b"HTTP/1.1 200")
         self.told_internals += tells
-        if (tells or NO_END in outcomes or any(_is_server_error(outcome) for outcome in outcomes)) and len(
-            self.examples
-        ) < 5:
+        # Nobody is let in by a connection that is closed before the whole body has come.
+        is_let_in = bool(attack.refusals) and not set(outcomes) <= {*attack.refusals, CLOSED}
+        self.let_in += is_let_in
+        is_bad = tells or is_let_in or NO_END in outcomes or any(_is_server_error(outcome) for outcome in outcomes)
+        if is_bad and len(self.examples) < 5:
             self.examples.append(f"{attack.kind}: {b''.join(attack.pieces)[:300]!r} -> {', '.join(outcomes)}")
 
     def count(self, *wanted: str) -> int:
@@ -84,25 +93,27 @@ class _Seen:
 def measure_hostile(
     server: RunningServer, photos: Sequence[Photo], *, num_requests: int, seed: int, **fields: object
 ) -> Hostile:
-    """So many hostile requests, several at once, then one that is not."""
+    """So many hostile requests, several at once, some of them in a burst, then one that is not."""
     with server.client(kept=False) as client:
         for photo in photos:  # whatever is made once is made now
             client.localize(photo, **fields)
         schema = client.get("/openapi.json").json()
-        made = list(attacks(num_requests, photos[0], schema, seed=seed))
+        at_once = burst(min(BURST, int(BURST_SHARE * num_requests)), photos[0])
+        made = list(attacks(num_requests - len(at_once), photos[0], schema, seed=seed))
         before = server.usage()
         seen = _Seen()
         began = time.perf_counter()
         warm = round(FIRST_SHARE * len(made))
-        asyncio.run(_send_all(server.port, made[:warm], seen))
+        asyncio.run(_send_all(server, at_once, seen, num_at_once=len(at_once)))
+        asyncio.run(_send_all(server, made[:warm], seen))
         first = _settled(server)
-        asyncio.run(_send_all(server.port, made[warm:], seen))
+        asyncio.run(_send_all(server, made[warm:], seen))
         seconds = time.perf_counter() - began
         last = _settled(server)
         right_after = _after_what_waits(client, photos[0], **fields).is_right is True
     totals: Counter[str] = sum(seen.by_kind.values(), Counter())
     return Hostile(
-        requests=len(made),
+        requests=len(made) + len(at_once),
         seconds=seconds,
         statuses=dict(sorted(totals.items())),
         by_kind={kind: dict(sorted(counts.items())) for kind, counts in sorted(seen.by_kind.items())},
@@ -110,6 +121,7 @@ def measure_hostile(
         never_ended=totals[NO_END],
         told_internals=seen.told_internals,
         tracebacks=server.num_tracebacks,
+        let_in=seen.let_in,
         examples=seen.examples,
         is_alive=server.is_alive,
         right_after=right_after,
@@ -142,15 +154,21 @@ def _after_what_waits(client: Client, photo: Photo, **fields: object) -> Reply:
 # Over the wire
 
 
-async def _send_all(port: int, made: Iterable[Attack], seen: _Seen) -> None:
+async def _send_all(server: RunningServer, made: Iterable[Attack], seen: _Seen, *, num_at_once: int = AT_ONCE) -> None:
     waiting = iter(made)
 
     async def sender() -> None:
         for attack in waiting:
-            content, is_over = await _send(port, attack)
+            content, is_over = await _send(server.port, _with_keys(attack, server.keys))
             seen.add(attack, _outcomes(attack, content, is_over=is_over), content)
 
-    await asyncio.gather(*(sender() for _ in range(AT_ONCE)))
+    await asyncio.gather(*(sender() for _ in range(num_at_once)))
+
+
+def _with_keys(attack: Attack, keys: Mapping[str, str]) -> Attack:
+    read, write = keys["read"].encode(), keys["write"].encode()
+    pieces = (piece.replace(READ_KEY.encode(), read).replace(WRITE_KEY.encode(), write) for piece in attack.pieces)
+    return replace(attack, pieces=tuple(pieces))
 
 
 async def _send(port: int, attack: Attack) -> tuple[bytes, bool]:

@@ -12,8 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from relograph.errors import ConfigError, RelographError
+from relograph.serving.keys import Scope, create_key
 from relograph.serving.load.asking import Client
 from relograph.serving.load.place import MAP_NAME
 
@@ -40,13 +42,16 @@ class RunningServer:
     """A service that runs."""
 
     port: int
+    keys: Mapping[str, str]
+    """By their scopes; none where nobody has to show one."""
     _process: subprocess.Popen[str]
     _lines: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
     num_tracebacks: int = 0
     """In its log: bugs, whatever the client was told."""
 
     def client(self, *, kept: bool = True) -> Client:
-        return Client(self.port, kept=kept)
+        """One who may do everything."""
+        return Client(self.port, kept=kept, key=self.keys.get("write"))
 
     @property
     def is_alive(self) -> bool:
@@ -92,12 +97,27 @@ class RunningServer:
 
 @contextmanager
 def running_server(
-    where: Path | str, *, workers: int = 1, options: Mapping[str, object] | None = None
+    where: Path | str, *, workers: int = 1, options: Mapping[str, object] | None = None, with_keys: bool = False
 ) -> Iterator[RunningServer]:
-    """A service of one map, called `room`, until the end of the block; `options` are those of `relograph serve`."""
+    """A service of one map, called `room`, until the end of the block; `options` are those of `relograph serve`.
+
+    One `with_keys` answers holders of a key, of which there is one of each scope.
+    """
     if not PROC.is_dir():
         raise ConfigError(f"expected {PROC} to see what a service takes, found none. Measure on Linux.")
-    words = [word for name, value in (options or {}).items() for word in _option(name, value)]
+    with TemporaryDirectory(prefix="relograph-keys-") as folder:
+        file = Path(folder) / "keys.json"
+        scopes: tuple[Scope, ...] = ("read", "write") if with_keys else ()
+        keys: dict[str, str] = {scope: create_key(file, scope)[0] for scope in scopes}
+        with _started(where, workers, {**(options or {}), **({"keys": file} if with_keys else {})}, keys) as server:
+            yield server
+
+
+@contextmanager
+def _started(
+    where: Path | str, workers: int, options: Mapping[str, object], keys: Mapping[str, str]
+) -> Iterator[RunningServer]:
+    words = [word for name, value in options.items() for word in _option(name, value)]
     command = [sys.executable, "-m", "relograph", "serve", f"{MAP_NAME}={where}", "--port", "0"]
     process = subprocess.Popen(
         [*command, "--workers", str(workers), *words],
@@ -108,11 +128,14 @@ def running_server(
     )
     assert process.stderr is not None
     try:
-        first = process.stderr.readline()
-        address = re.match(r"http://127\.0\.0\.1:(\d+) ", first)
-        if address is None:
-            raise _not_started([first, *process.stderr.readlines()])
-        server = RunningServer(int(address[1]), process)
+        said: list[str] = []
+        for line in process.stderr:
+            said.append(line)
+            if address := re.match(r"http://127\.0\.0\.1:(\d+) ", line):
+                break
+        else:
+            raise _not_started(said)
+        server = RunningServer(int(address[1]), keys, process)
         following = threading.Thread(target=server._follow, args=(process.stderr,), daemon=True)
         following.start()
         server._wait_until_ready()
