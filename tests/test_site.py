@@ -10,12 +10,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
-from PIL import Image
+from PIL import Image, ImageColor
 
 import painted_box
 import relograph
+from relograph.evaluation.qualitative import ANSWER_COLOR
 from test_documents import REPOSITORY
 
 pytest.importorskip("mkdocs", reason="no mkdocs: pip install 'relograph[docs]'")
@@ -109,6 +111,13 @@ def test_the_pictures_of_the_concepts_can_be_drawn_anew(tmp_path: Path):
     for name in shown:
         with Image.open(tmp_path / name) as drawn:
             assert drawn.width > 700
+    # The legend has the very colour of the lines.
+    with Image.open(tmp_path / "concept-matches.png") as drawn:
+        pixels = np.asarray(drawn.convert("RGB"))
+    assert (pixels[0, 0] == 255).all()
+    of_lines, of_legend = ((part == ImageColor.getrgb(ANSWER_COLOR)).all(axis=-1) for part in (pixels, pixels[-40:]))
+    assert of_lines.sum() > 1000
+    assert of_legend.sum() > 50
 
 
 @pytest.mark.parametrize("width", [1280, 390])

@@ -16,6 +16,7 @@ import uvicorn
 from PIL import Image
 
 from localization.small_networks import noise_photo, posed_photos, small_network
+from relograph.localization.localizer import Localizer
 from relograph.maps import Map
 from relograph.models.shipped import LoadedMatchGNN
 from relograph.serving.app import create_app
@@ -91,6 +92,25 @@ def running(
         finally:
             server.should_exit = True
             thread.join()
+
+
+@contextmanager
+def network_at_work(service: Running) -> Iterator[None]:
+    """The network is busy with something else until the end of the block."""
+    free, begun = threading.Event(), threading.Event()
+
+    def work(_: Localizer) -> None:
+        begun.set()
+        free.wait()
+
+    thread = threading.Thread(target=service.service.answering.on_network, args=(work,))
+    thread.start()
+    begun.wait()
+    try:
+        yield
+    finally:
+        free.set()
+        thread.join()
 
 
 def wait_until(holds: Callable[[], bool], limit_s: float = 20.0) -> None:

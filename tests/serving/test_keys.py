@@ -50,26 +50,50 @@ def test_a_key_is_good_until_it_expires(file: Path):
     assert ring.find(soon) is not None
 
 
-def test_a_file_that_is_gone_or_damaged_lets_nobody_in(file: Path):
+def test_nothing_but_a_valid_key_lets_anybody_in(file: Path, kitchen: str):
+    secret, key = create_key(file, "read")
+    expired, _ = create_key(file, "read", expires=datetime.now(UTC) - timedelta(seconds=1))
+    with running(kitchen, keys=file) as service:
+
+        def status(authorization: str, query: str = "") -> int:
+            return service.client.get(f"/v1/maps{query}", headers={"Authorization": authorization}).status_code
+
+        assert status(f"Bearer {secret}") == 200
+        for other in ("rg_", secret[:-1], secret + "x", secret.upper(), key.sha256, key.id, expired):
+            assert status(f"Bearer {other}") == 401
+        for unlike in (secret, f"Basic {secret}", f"Bearer{secret}", ""):
+            assert status(unlike) == 401
+        assert status("", f"?key={secret}&api_key={secret}&access_token={secret}") == 401
+
+
+def test_a_file_that_is_gone_damaged_or_public_lets_nobody_in(file: Path, kitchen: str):
     secret, _ = create_key(file, "read")
-    ring = KeyRing(file)
     whole = file.read_text()
-    for damaged in ("{}", "[", whole.replace('"read"', '"root"'), whole.replace("keys 1", "keys 9")):
-        file.write_text(damaged)
-        assert ring.find(secret) is None
-        with pytest.raises(DatasetError, match="expected a file of keys"):
-            read_keys(file)
-    file.write_text(whole)
-    assert ring.find(secret) is not None
-    file.unlink()
-    assert ring.find(secret) is None
+    with running(kitchen, keys=file, key=secret) as service:
+
+        def status() -> int:
+            return service.client.get("/v1/maps").status_code
+
+        for damaged in ("{}", "[", whole.replace('"read"', '"root"'), whole.replace("keys 1", "keys 9")):
+            file.write_text(damaged)
+            assert status() == 401
+            with pytest.raises(DatasetError, match="expected a file of keys"):
+                read_keys(file)
+        file.write_text(whole)
+        assert status() == 200
+        file.chmod(0o644)
+        assert status() == 401
+        file.chmod(0o600)
+        assert status() == 200
+        file.unlink()
+        assert status() == 401
 
 
-def test_a_file_that_others_can_read_is_refused(file: Path):
+def test_a_service_does_not_start_by_a_file_that_others_can_read(file: Path, kitchen: str):
     create_key(file, "read")
     file.chmod(0o644)
-    with pytest.raises(DatasetError, match="chmod 600"):
-        KeyRing(file)
+    with pytest.raises(DatasetError, match="chmod 600"), running(kitchen, keys=file):
+        pass
 
 
 def test_scopes_maps_and_revocation_while_the_service_runs(file: Path, kitchen: str):

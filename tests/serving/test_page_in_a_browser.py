@@ -6,8 +6,10 @@ import io
 import json
 import re
 import runpy
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,6 +20,7 @@ from PIL import Image
 
 import painted_box
 from relograph.geometry import Pose
+from relograph.maps import Map
 from relograph.models.shipped import LoadedMatchGNN, load_match_gnn
 from relograph.scenes import open_scene
 from relograph.serving.keys import create_key
@@ -405,6 +408,22 @@ def test_a_key_is_asked_for_where_the_service_wants_one_and_kept_for_the_tab(
         page.reload()
         wait_for_map(page)
         assert not page.locator("#key-form").is_visible()
+
+
+def test_in_a_map_of_unknown_scale_nothing_is_said_in_metres(
+    browser: Any, map_path: Path, query: Path, network: LoadedMatchGNN, tmp_path: Path
+):
+    shutil.copytree(map_path, tmp_path / "cube.map")
+    place = Map.open(tmp_path / "cube.map")
+    with place.store.change("test", {}) as change:
+        change.set_settings(replace(place.settings, scale_is_known=False))
+    with running(str(place.store.where), network=network) as service, opened(browser, service.url) as page:
+        wait_for_map(page)
+        assert ask(page, query) == "Found"
+        words = page.locator("#verdict").inner_text()
+        assert "right within 0.25 of the map's own units and 10 degrees" in words
+        assert "Chances are calibrated in metres; here they are a guess." in words
+        assert not re.search(r"\d c?m\b", page.locator("body").inner_text())
 
 
 def test_of_several_maps_one_is_chosen(

@@ -81,3 +81,22 @@ def test_two_services_share_one_database(server: Server):
         assert posed_photos(1)[0].name in {
             used["name"] for used in other.localize(map="b", solver="regress").json()["references"]
         }
+
+
+def test_a_change_ends_the_transaction_by_which_the_map_was_read_before(server: Server):
+    address = server.new_database()
+    write_map(address)
+
+    def oldest_transaction() -> list[tuple[object, ...]]:
+        return server.execute(
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction' "
+            "ORDER BY xact_start LIMIT 1",
+            address,
+        )
+
+    with running(f"office={address}") as service:
+        assert service.localize(map="office", solver="regress").status_code == 200
+        before = oldest_transaction()
+        assert len(before) == 1
+        Map.open(address, network=NETWORK).remove(["photo-0.png"])
+        wait_until(lambda: oldest_transaction() != before)  # without another query

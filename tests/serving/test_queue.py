@@ -6,33 +6,15 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
-from relograph.localization.localizer import Localizer
-from relograph.serving.answering import Answering
+from relograph.serving import bodies
+from relograph.serving.answering import DECODING_THREADS, Answering
 from relograph.serving.errors import ServiceError
-from serving.running_services import Running, error_of, photo_file, running, wait_until
-
-
-@contextmanager
-def network_at_work(service: Running) -> Iterator[None]:
-    """The network is busy with something else until the end of the block."""
-    free, begun = threading.Event(), threading.Event()
-
-    def work(_: Localizer) -> None:
-        begun.set()
-        free.wait()
-
-    thread = threading.Thread(target=service.service.answering.on_network, args=(work,))
-    thread.start()
-    begun.wait()
-    try:
-        yield
-    finally:
-        free.set()
-        thread.join()
+from serving.running_services import Running, error_of, network_at_work, photo_file, running, wait_until
 
 
 def num_accepted(service: Running) -> int:
@@ -76,21 +58,52 @@ def settle(service: Running) -> None:
     service.service.answering.on_network(lambda _: None)
 
 
-def test_nothing_is_done_for_a_client_that_has_gone(kitchen: str):
+@contextmanager
+def sent(service: Running) -> Iterator[None]:
+    """A whole query is sent and accepted; its client goes at the end of the block, without an answer."""
     body = b'--x\r\nContent-Disposition: form-data; name="image"\r\n\r\n' + photo_file() + b"\r\n--x--\r\n"
     head = (
         "POST /v1/maps/kitchen/localize HTTP/1.1\r\nHost: localhost\r\n"
         f"Content-Type: multipart/form-data; boundary=x\r\nContent-Length: {len(body)}\r\n\r\n"
     )
+    with socket.create_connection(("127.0.0.1", int(service.url.rpartition(":")[2]))) as opened:
+        opened.sendall(head.encode() + body)
+        wait_until(lambda: num_accepted(service) == 1)
+        yield
+    wait_until(lambda: num_accepted(service) == 0)
+
+
+def test_nothing_is_done_for_a_client_that_has_gone(kitchen: str):
     with running(kitchen) as service:
         encoded_before = num_encoded(service)
-        with network_at_work(service):
-            with socket.create_connection(("127.0.0.1", int(service.url.rpartition(":")[2]))) as opened:
-                opened.sendall(head.encode() + body)
-                wait_until(lambda: num_accepted(service) == 1)
-            wait_until(lambda: num_accepted(service) == 0)
+        with network_at_work(service), sent(service):
+            pass
         settle(service)
         assert num_encoded(service) == encoded_before
+
+
+def test_the_body_of_a_client_that_has_gone_is_forgotten_before_its_turn(kitchen: str, monkeypatch: pytest.MonkeyPatch):
+    free, kept = threading.Event(), set()
+
+    class Body(bytes):
+        def __del__(self) -> None:
+            kept.discard(id(self))
+
+    async def read_body(*arguments: Any) -> Body:
+        body = Body(await bodies.read_body(*arguments))
+        kept.add(id(body))
+        return body
+
+    monkeypatch.setattr("relograph.serving.app.read_body", read_body)
+    with running(kitchen) as service:
+        for _ in range(DECODING_THREADS):
+            service.service.answering._decoders.submit(free.wait)
+        try:
+            with sent(service):
+                assert len(kept) == 1
+            wait_until(lambda: not kept)
+        finally:
+            free.set()
 
 
 def test_what_was_accepted_is_answered_after_the_service_was_told_to_end(kitchen: str):

@@ -2,9 +2,12 @@
 
 import shutil
 import sqlite3
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
+import httpx
 import pytest
 from PIL import Image
 
@@ -15,7 +18,17 @@ from relograph.maps.records import frame_poses
 from relograph.serving.config import ServeConfig, named_maps
 from relograph.serving.running import serve
 from relograph.serving.served_maps import check_maps
-from serving.running_services import HERE, NETWORK, Running, error_of, photo_file, running, wait_until, write_map
+from serving.running_services import (
+    HERE,
+    NETWORK,
+    Running,
+    error_of,
+    network_at_work,
+    photo_file,
+    running,
+    wait_until,
+    write_map,
+)
 
 
 def test_maps_are_called_by_their_folder_database_or_by_a_given_name():
@@ -83,6 +96,14 @@ def test_what_is_not_there_is_404(asked: Running):
     assert error_of(asked.localize(map="none"), 404)[0] == "not_found"
 
 
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_load_balancers_ask_by_head_for_the_same_without_a_body(asked: Running, path: str):
+    told, head = asked.client.get(path), asked.client.head(path)
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-length"] == str(len(told.content))
+    assert asked.client.get(path).content == told.content  # over the same connection: nothing was left in it
+
+
 def test_two_maps_are_answered_by_one_network(kitchen: str, tmp_path: Path):
     other = Map.create(tmp_path / "hall", [], network=NETWORK)
     other.add([photo for photo in posed_photos(9) if photo.name in ("photo-7.png", "photo-8.png")])
@@ -125,6 +146,7 @@ def test_a_map_that_is_gone_is_503_and_the_other_goes_on(kitchen: str, tmp_path:
         database.rename(database.with_suffix(".away"))
         wait_until(lambda: service.client.get("/readyz").status_code == 503)
         assert service.client.get("/readyz").json()["not_ready"] == ["kitchen"]
+        assert service.client.head("/readyz").status_code == 503
         code, message = error_of(service.localize(), 503)
         assert code == "map_unavailable"
         assert str(tmp_path) not in message
@@ -214,6 +236,32 @@ def test_a_map_that_another_writer_holds_can_still_be_asked(kitchen: str):
             assert service.localize(solver="regress").status_code == 200
             other.execute("ROLLBACK")
         assert service.client.delete(photo).status_code == 204
+
+
+def test_changes_that_wait_keep_nobody_from_reading(kitchen: str):
+    num_waiting = 50  # more than the threads that answer what is only read
+    photo = "/v1/maps/kitchen/frames/photo-0.png"
+    with running(kitchen, allow_writes=True, map_wait_s=120.0) as service, ThreadPoolExecutor(num_waiting) as pool:
+        with closing(sqlite3.connect(Path(kitchen) / "map.sqlite", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            waiting = [pool.submit(httpx.delete, service.url + photo, timeout=300.0) for _ in range(num_waiting)]
+            try:
+                wait_until(lambda: len(service.server.server_state.tasks) == num_waiting)
+                assert service.client.get("/v1/maps/kitchen/thumbnails/photo-1.png").status_code == 200
+                assert service.localize(solver="regress").status_code == 200
+            finally:
+                other.execute("ROLLBACK")
+        statuses = sorted(future.result().status_code for future in waiting)
+    assert statuses == [204] + [404] * (num_waiting - 1)
+
+
+def test_of_two_photos_that_come_at_once_under_one_name_the_second_is_a_conflict(kitchen: str):
+    with running(kitchen, allow_writes=True) as service, ThreadPoolExecutor(2) as pool:
+        with network_at_work(service):
+            added = [pool.submit(service.add, "new.png", photo_file(seed)) for seed in (77, 78)]
+            wait_until(lambda: service.service.answering._num_accepted == 2)
+            time.sleep(0.3)  # so that both are where only the network keeps them
+        assert sorted(future.result().status_code for future in added) == [201, 409]
 
 
 def test_a_device_that_is_not_there_is_told_before_the_service_starts(kitchen: str):

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,10 +30,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def command(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
-    """The command, its address, and the lines that it writes."""
+def command(
+    folder: Path, *arguments: str, program: Sequence[str] = ("-m", "relograph")
+) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
+    """The command, its address once it has told it, and the lines that it writes."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "relograph", "serve", "kitchen.map", "--weights", "weights", "--port", "0", *arguments],
+        [sys.executable, *program, "serve", "kitchen.map", "--weights", "weights", "--port", "0", *arguments],
         cwd=folder,
         stderr=subprocess.PIPE,
         text=True,
@@ -43,15 +45,18 @@ def command(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[st
     reader = threading.Thread(target=lambda: lines.extend(iter(process.stderr.readline, "")))
     reader.start()
     try:
-        wait_until(lambda: bool(lines) or process.poll() is not None, 60.0)
-        (url,) = re.findall(r"http://127\.0\.0\.1:\d+", lines[0])[:1]
-        yield process, url, lines
+        wait_until(lambda: bool(addresses(lines)) or process.poll() is not None, 60.0)
+        yield process, "".join(addresses(lines)), lines
     finally:
         if process.poll() is None:
             process.terminate()
         process.wait(60)
         reader.join()
         process.stderr.close()
+
+
+def addresses(lines: list[str]) -> list[str]:
+    return re.findall(r"^http://127\.0\.0\.1:\d+", "".join(lines), re.MULTILINE)
 
 
 def is_up(url: str) -> bool:
@@ -77,11 +82,42 @@ def children(pid: int) -> set[int]:
     return {int(child) for child in tasks if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()}
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_the_address_is_told_once_the_service_answers_there(folder: Path, workers: str):
+    with command(folder, "--workers", workers) as (_, url, lines):
+        assert httpx.get(f"{url}/readyz", trust_env=False, timeout=30.0).status_code == 200
+    assert len(lines) == 1
+
+
+FAILING = """
+import sys
+from relograph.cli.app import app
+from relograph.serving import running
+
+def fail(config):
+    print("no room for weights", file=sys.stderr, flush=True)
+    sys.exit({code})
+
+if __name__ == "__main__":
+    running.make_app = fail
+    app()
+"""
+
+
+@pytest.mark.parametrize("code", [1, 3])  # of a process by an exception, and by uvicorn
+def test_processes_that_all_fail_at_the_start_are_an_error_and_not_made_again(folder: Path, code: int):
+    (folder / "failing.py").write_text(FAILING.format(code=code))
+    with command(folder, "--workers", "2", program=["failing.py"]) as (process, url, lines):
+        assert process.wait(60) == 1
+    assert url == ""
+    assert lines[:-1] == ["no room for weights\n"] * 2
+    assert lines[-1].startswith("error: expected 2 processes that serve, found that they do not start")
+
+
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc to find a worker")
 def test_two_workers_count_together_and_a_killed_one_is_replaced(folder: Path):
     with command(folder, "--workers", "2") as (process, url, lines):
         wait_until(lambda: len(children(process.pid)) == 2, 60.0)
-        wait_until(lambda: is_up(url), 60.0)
         with ThreadPoolExecutor(4) as pool:
             assert {response.status_code for response in pool.map(localize, [url] * 6)} == {200}
         assert metric(url, "relograph_queries_total") == 6.0
@@ -102,13 +138,34 @@ def test_two_workers_count_together_and_a_killed_one_is_replaced(folder: Path):
     assert not [line for line in lines if "Traceback" in line], lines
 
 
+HELD = """
+import time
+from pathlib import Path
+from relograph.cli.app import app
+from relograph.serving.answering import Answering
+
+def answer_when_told(self, asks, answer=Answering._answer):
+    while not Path("go").exists():
+        time.sleep(0.01)
+    answer(self, asks)
+
+Answering._answer = answer_when_told
+app()
+"""
+
+
 def test_an_answer_under_way_is_given_after_sigterm_and_the_command_ends_well(folder: Path):
-    with command(folder) as (process, url, lines):
-        wait_until(lambda: is_up(url), 60.0)
+    (folder / "held.py").write_text(HELD)
+    with command(folder, program=["held.py"]) as (process, url, lines):
         with ThreadPoolExecutor(1) as pool:
             accepted = pool.submit(localize, url)
-            wait_until(lambda: metric(url, "relograph_accepted_queries") == 1.0 or accepted.done())
-            process.send_signal(signal.SIGTERM)
+            try:
+                wait_until(lambda: metric(url, "relograph_accepted_queries") == 1.0)
+                process.send_signal(signal.SIGTERM)
+                wait_until(lambda: not is_up(url))
+                assert not accepted.done()
+            finally:
+                (folder / "go").touch()
             assert accepted.result().status_code == 200
         assert process.wait(60) == 0
     assert not [line for line in lines if "Traceback" in line], lines

@@ -3,7 +3,7 @@
 accept   or refuse, on the event loop: so many queries may be under way, and no more
 decode   by a few threads
 network  by one thread: photos that wait together are encoded together, and compared with their references one by one
-solve    by another, while the network is at the next query
+solve    by another, which words the answer too, while the network is at the next query
 
 A query whose client has gone, or whose time is up, is a cancelled future: nothing more is done for it.
 """
@@ -18,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 
@@ -57,7 +57,9 @@ class Ask:
     solver: SolverName
     began: float
     """When it began to wait for the network."""
-    result: "Future[Outcome]"
+    word: "Callable[[Outcome], object]"
+    """Makes of its outcome what the client is told."""
+    result: "Future[object]"
 
 
 @dataclass(frozen=True)
@@ -138,11 +140,15 @@ class Answering:
         prior: Prior | None,
         num_references: int,
         solver: SolverName,
-    ) -> Outcome:
-        """The answer to a query that was accepted and decoded; cancelled, it is dropped."""
-        ask = Ask(served, moment, seen, prior, num_references, solver, perf_counter(), Future())
+        word: Callable[[Outcome], T],
+    ) -> T:
+        """What `word` makes of the outcome of a query that was accepted and decoded; cancelled, it is dropped.
+
+        It is worded where it is solved: another thread would have to be woken for it.
+        """
+        ask = Ask(served, moment, seen, prior, num_references, solver, perf_counter(), word, Future())
         self._put(ask)
-        return await asyncio.wrap_future(ask.result)
+        return await asyncio.wrap_future(cast("Future[T]", ask.result))
 
     def on_network(self, work: Callable[[Localizer], T]) -> T:
         """What `work` gives that needs the network to itself; called by a thread that may wait."""
@@ -177,6 +183,7 @@ class Answering:
                     work = self._work.get_nowait()
                 except queue.Empty:
                     break
+            del work  # and with it a map that may have changed by the time of the next query
             while asks:
                 # Powers of two: a GPU records what it does for each number of photos that it meets.
                 num = 1 << (len(asks).bit_length() - 1)
@@ -218,7 +225,7 @@ class Answering:
             else:
                 judged = judge(compared, ask.solver, self._localizer.calibration)
                 outcome = Outcome(judged.answer, judged, compared, queue_s)
-            ask.result.set_result(outcome)
+            ask.result.set_result(ask.word(outcome))
         except Exception as error:
             ask.result.set_exception(error)
 

@@ -1,6 +1,7 @@
 """The addresses that the service answers at."""
 
 import asyncio
+import gc
 import io
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -28,19 +29,21 @@ from relograph.localization.localizer import Answer, SeenQuery, see_query
 from relograph.localization.localizing import CameraTold
 from relograph.localization.photos import PhotoFile
 from relograph.localization.prior import Prior, ToldPrior
-from relograph.maps.adding import encode_photos
+from relograph.maps.adding import EncodedPhotos, encode_photos
 from relograph.maps.records import MapFrame, MapSettings
 from relograph.models.folding import fold_match_gnn
 from relograph.scenes.camera_models import parse_camera_line
 from relograph.scenes.images import read_header
 from relograph.scenes.names import pose_from_matrix, pose_from_quat_wxyz, safe_name, sequence_of
 from relograph.serving import messages
+from relograph.serving.answering import Outcome
 from relograph.serving.bodies import FORM, JSON, check_photo, parse_request, read_body
 from relograph.serving.errors import CLIENT_GONE, ServiceError, bad_image, busy, invalid, not_found
 from relograph.serving.guarding import Guard, error_response
 from relograph.serving.messages import FrameOptions, LocalizeJson, LocalizeOptions
 from relograph.serving.metrics import CONTENT_TYPE
 from relograph.serving.page_files import INDEX, PageFile, page_files
+from relograph.serving.served_maps import ServedMap
 from relograph.serving.service import Caller, Service
 from relograph.serving.wording import Answered, frame_message, frame_messages, localize_answer, map_details, map_summary
 
@@ -57,6 +60,7 @@ def create_app(service: Service) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await asyncio.to_thread(service.start)
+        gc.freeze()  # else all of torch is looked through for garbage now and then, and nobody is answered meanwhile
         yield
         await asyncio.to_thread(service.stop)
 
@@ -138,11 +142,14 @@ def _add_pages(app: FastAPI, service: Service) -> None:
 
 
 def _add_operations(app: FastAPI, service: Service) -> None:
+    # Load balancers ask by HEAD: uvicorn leaves out the body of what GET says.
+    @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz", response_model=messages.Health, tags=["operations"])
     async def health() -> Response:
         """Whether the process lives."""
         return _json(messages.Health())
 
+    @app.head("/readyz", include_in_schema=False)
     @app.get(
         "/readyz",
         response_model=messages.Readiness,
@@ -240,12 +247,14 @@ def _add_maps(app: FastAPI, service: Service) -> None:
             async def answer() -> Response:
                 query = await reading
                 options = query.options
-                outcome = await service.answering.answer(
-                    served, moment, query.seen, query.prior, options.num_references, options.solver
+
+                def word(outcome: Outcome) -> Response:
+                    total_s = perf_counter() - request.state.began
+                    return _answer_response(service, Answered(map, moment, options, query.size_wh, outcome, total_s))
+
+                return await service.answering.answer(
+                    served, moment, query.seen, query.prior, options.num_references, options.solver, word
                 )
-                total_s = perf_counter() - request.state.began
-                answered = Answered(map, moment, options, query.size_wh, outcome, total_s)
-                return await asyncio.to_thread(_answer_response, service, answered)
 
             return await _unless_gone(request, answer(), service)
 
@@ -354,7 +363,7 @@ def _add_changes(app: FastAPI, service: Service) -> None:
         with service.answering.accepted(), _let_go(body):
             content_type = request.headers.get("content-type", "")
             photo = await service.answering.decode(partial(_read_photo, content_type, body, service.config.max_pixels))
-            return await asyncio.to_thread(_add, service, map, photo)
+            return await _add(service, served, photo)
 
     @app.delete(
         "/v1/maps/{map}/frames/{frame:path}",
@@ -362,17 +371,11 @@ def _add_changes(app: FastAPI, service: Service) -> None:
         tags=["changing"],
         responses=_errors(401, 403, 404, 422, 503),
     )
-    def remove_frame(map: str, frame: str, caller: AnyCaller) -> Response:
+    async def remove_frame(map: str, frame: str, caller: AnyCaller) -> Response:
         """Takes a photo out of the map."""
         served = service.map_to_change(map, caller)
-        if frame not in served.now.row_by_name:
-            raise not_found()
-        try:
-            served.remove(frame)
-        except ServiceError:
-            raise
-        except RelographError as error:
-            raise served.changing(error) from error
+        _ = served.now
+        await served.remove(frame)
         return Response(status_code=204)
 
 
@@ -392,27 +395,18 @@ def _read_photo(content_type: str, body: list[bytes], max_pixels: int) -> PhotoF
     return PhotoFile(name, data, T_world_cam, told, options.sequence or sequence_of(name))
 
 
-def _add(service: Service, map_name: str, photo: PhotoFile) -> Response:
-    served = service.maps[map_name]
-
-    def encode(known: MapFrame | None, settings: MapSettings) -> list[Any]:
+async def _add(service: Service, served: ServedMap, photo: PhotoFile) -> Response:
+    def encode(known: MapFrame | None, settings: MapSettings) -> list[EncodedPhotos]:
         return service.answering.on_network(
             lambda localizer: list(encode_photos([(photo, known)], fold_match_gnn(localizer.network.model), settings))
         )
 
-    try:
-        was_there = served.find(photo.name) is not None
-        wrong = served.add(photo, encode)
-        if wrong is not None:
-            raise ServiceError(409, "conflict", wrong) if was_there else bad_image(wrong)
-        frame = served.find(photo.name)
-    except ServiceError:
-        raise
-    except RelographError as error:
-        raise served.changing(error) from error
-    if frame is None:
-        raise not_found()  # somebody else has removed it already
-    return _json(frame_message(frame), 200 if was_there else 201)
+    added = await served.add(photo, encode)
+    if added.wrong is not None:
+        raise ServiceError(409, "conflict", added.wrong) if added.was_there else bad_image(added.wrong)
+    if added.frame is None:
+        raise not_found()
+    return _json(frame_message(added.frame), 200 if added.was_there else 201)
 
 
 # Errors and schemas

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from relograph.environment import compute_device, installed_version, num_cores
-from relograph.errors import ConfigError, MissingExtraError
+from relograph.errors import ConfigError, MissingExtraError, RelographError
 from relograph.models.shipped import load_match_gnn
 
 if _missing := [
@@ -46,7 +46,10 @@ LOG = {
 
 
 def serve(config: ServeConfig, tell: Callable[[str], None] = lambda url: None) -> None:
-    """Serves until SIGTERM or SIGINT, then finishes what was accepted; `tell` is called with the service's address."""
+    """Serves until SIGTERM or SIGINT, then finishes what was accepted.
+
+    `tell` is called with the service's address as soon as it listens there.
+    """
     from relograph.serving.keys import KeyRing
     from relograph.serving.served_maps import check_maps
 
@@ -55,22 +58,65 @@ def serve(config: ServeConfig, tell: Callable[[str], None] = lambda url: None) -
     check_maps(config, load_match_gnn(config.weights).sha256)
     if config.keys is not None:
         KeyRing(config.keys)
-    listening = listen(config)
-    host, port = listening.getsockname()[:2]
-    tell(f"http://{f'[{host}]' if ':' in host else host}:{port}")
     settings = uvicorn_config(config, partial(make_app, config))
-    with listening, _metrics_folder() if config.workers > 1 else nullcontext():
+    with listen(config) as listening, _metrics_folder() if config.workers > 1 else nullcontext():
+        host, port = listening.getsockname()[:2]
+        tell_it = partial(tell, f"http://{f'[{host}]' if ':' in host else host}:{port}")
         if config.workers > 1:
-            Multiprocess(settings, [listening]).run()
+            workers = _Workers(settings, listening, tell_it)
+            workers.run()
+            if workers.have_failed:
+                raise RelographError(
+                    f"expected {config.workers} processes that serve, found that they do not start: what they wrote "
+                    "above says why. Try fewer --workers if memory is short."
+                )
             return
         # uvicorn repeats a signal to whoever listened before it, when all is done: that is then no reason to fail.
         before = signal.signal(signal.SIGTERM, lambda *_: None)
         try:
-            uvicorn.Server(settings).run([listening])
+            _Server(settings, tell_it).run([listening])
         except KeyboardInterrupt:
             pass
         finally:
             signal.signal(signal.SIGTERM, before)
+
+
+class _Server(uvicorn.Server):
+    """One process, which tells when it listens."""
+
+    def __init__(self, settings: uvicorn.Config, tell: Callable[[], None]) -> None:
+        super().__init__(settings)
+        self._tell = tell
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._tell()
+
+
+class _Workers(Multiprocess):
+    """Several processes; that one of them listens is told, and from then on each that dies is made again.
+
+    Before, what ended all of them would end the next ones, too.
+    """
+
+    def __init__(self, settings: uvicorn.Config, listening: socket.socket, tell: Callable[[], None]) -> None:
+        super().__init__(settings, [listening])
+        self._tell = tell
+        self._have_listened = self.have_failed = False
+
+    def keep_subprocess_alive(self) -> None:
+        if self.should_exit.is_set():  # by a signal
+            return
+        (listening,) = self.sockets
+        if not self._have_listened and listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            self._have_listened = True
+            self._tell()
+        if self._have_listened:
+            super().keep_subprocess_alive()
+        elif all(process.exitcode is not None for process in self.processes):
+            self.should_exit.set()
+        self.have_failed = self.should_exit.is_set()
 
 
 def make_app(config: ServeConfig) -> "FastAPI":

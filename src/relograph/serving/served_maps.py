@@ -1,14 +1,18 @@
 """Maps that are served: each is read once and asked by many, and read again when somebody has changed it.
 
 A thread for each map looks at its revision. What it has read is swapped in as a whole: queries that are under way keep
-what they began with. A map that cannot be read is away until it can.
+what they began with. A map that cannot be read is away until it can. Another thread for each map changes it, one change
+after the other.
 """
 
+import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from typing import TypeVar
 
 import relograph
 from relograph.errors import CheckpointError, RelographError
@@ -25,6 +29,7 @@ from relograph.serving.errors import ServiceError, map_away, map_locked, not_fou
 from relograph.serving.metrics import Metrics
 
 LOGGER = logging.getLogger("relograph.serving")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,18 @@ class MapMoment:
         return features.shards[features.shard_of[row]].jpeg(int(features.place[row]))
 
 
+@dataclass(frozen=True)
+class Added:
+    """What became of a photo that was to be added."""
+
+    frame: MapFrame | None
+    """The photo of that name; None where somebody else has removed it already."""
+    was_there: bool
+    """Whether there was one of that name before."""
+    wrong: str | None
+    """What keeps the photo out, if anything."""
+
+
 class ServedMap:
     """One map under its name."""
 
@@ -57,7 +74,8 @@ class ServedMap:
         self._moment: MapMoment | None = None
         self._fingerprint: tuple[int, bytes] | None = None
         self._is_away = True
-        self._one_reader, self._one_writer = threading.Lock(), threading.Lock()
+        self._one_reader = threading.Lock()
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"change {name}")
         self._is_stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name=f"watch {name}", daemon=True)
 
@@ -70,6 +88,7 @@ class ServedMap:
         self._thread.start()
 
     def stop(self) -> None:
+        self._writer.shutdown()
         self._is_stopped.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -110,34 +129,40 @@ class ServedMap:
 
     # Changing
 
-    def changing(self, error: RelographError) -> ServiceError:
-        """What to say where the map could not be changed for a request; those who read it may go on."""
-        LOGGER.warning("The map %s cannot be changed: %s", self.name, error)
-        return map_away(self.name) if self._is_away else map_locked(self.name)
-
-    def find(self, name: str) -> MapFrame | None:
-        """The photo of that name as the map is now."""
-        return self._opened().find([name]).get(name)
-
-    def add(
+    async def add(
         self, photo: PhotoFile, encode: Callable[[MapFrame | None, MapSettings], list[EncodedPhotos]]
-    ) -> str | None:
-        """Takes a photo in, encoded by whoever has the network; says what is wrong with the photo, if anything."""
-        with self._one_writer:
-            store = self._opened()
-            encoded = encode(store.find([photo.name]).get(photo.name), store.settings())
-            added = Map(store, self._network).add_encoded(encoded, _about(), skip_bad_frames=True)
-            store.tend()
-        self.look()
-        return added.left_out[0] if added.left_out else None
+    ) -> Added:
+        """Takes a photo in, encoded by whoever has the network."""
+        return await self._in_turn(partial(self._add, photo, encode))
 
-    def remove(self, name: str) -> None:
+    async def remove(self, name: str) -> None:
         """Takes a photo out."""
-        with self._one_writer:
-            store = self._opened()
-            if not store.find([name]):
-                raise not_found()
-            Map(store, self._network).remove([name])
+        await self._in_turn(partial(self._remove, name))
+
+    async def _in_turn(self, change: Callable[[], T]) -> T:
+        """What `change` gives, by the one thread that changes this map: those who wait hold none that others need."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._writer, change)
+        except ServiceError:
+            raise
+        except RelographError as error:  # those who read may go on
+            LOGGER.warning("The map %s cannot be changed: %s", self.name, error)
+            raise (map_away if self._is_away else map_locked)(self.name) from error
+
+    def _add(self, photo: PhotoFile, encode: Callable[[MapFrame | None, MapSettings], list[EncodedPhotos]]) -> Added:
+        store = self._opened()
+        known = store.find([photo.name]).get(photo.name)
+        added = Map(store, self._network).add_encoded(encode(known, store.settings()), _about(), skip_bad_frames=True)
+        store.tend()
+        self.look()
+        wrong = added.left_out[0] if added.left_out else None
+        return Added(store.find([photo.name]).get(photo.name), known is not None, wrong)
+
+    def _remove(self, name: str) -> None:
+        store = self._opened()
+        if not store.find([name]):
+            raise not_found()
+        Map(store, self._network).remove([name])
         self.look()
 
     def _opened(self) -> MapStore:
