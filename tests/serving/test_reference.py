@@ -41,7 +41,7 @@ def test_the_page_of_addresses_shows_them_all_and_asks_nobody_else(asked: Runnin
     assert page.locator("#LocalizeAnswer").get_by_text("T_world_cam", exact=True).is_visible()
     page.locator("summary", has_text="/localize").click()
     page.locator("#operations a", has_text="LocalizeForm").click()
-    assert page.locator("#LocalizeForm").get_by_text("num_references", exact=True).is_visible()
+    page.locator("#LocalizeForm").get_by_text("num_references", exact=True).wait_for()  # opened by an event, later
     page.close()
     assert [text for text in complaints if not text.startswith(asked.url)] == []
 

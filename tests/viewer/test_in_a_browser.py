@@ -112,8 +112,8 @@ def test_pointing_at_a_camera_shows_its_photo_and_caption(page: Any):
     assert not page.locator("#shown").is_visible()
     page.mouse.move(*place_of(page, "the first"))
     assert page.locator("#shown span").inner_text() == "the first"
-    assert page.locator("#shown img").is_visible()
-    assert page.evaluate("() => document.querySelector('#shown img').naturalWidth") == 64
+    page.locator("#shown img").wait_for()
+    page.wait_for_function("() => document.querySelector('#shown img').naturalWidth == 64")
     page.mouse.move(*place_of(page, "answer two"))
     assert page.locator("#shown span").inner_text() == "answer two"
     assert not page.locator("#shown img").is_visible()
