@@ -25,7 +25,7 @@ from relograph.models.shipped import LoadedMatchGNN, load_match_gnn
 from relograph.scenes import open_scene
 from relograph.serving.keys import create_key
 from relograph.viewer.answers import map_of_demo
-from serving.running_services import Running, running
+from serving.running_services import Running, running, wait_until
 
 REPOSITORY = Path(__file__).parents[2]
 DESK, PHONE = {"width": 1200, "height": 800}, {"width": 360, "height": 740}
@@ -365,6 +365,46 @@ def test_a_busy_server_is_asked_again_when_it_said(browser: Any, service: Runnin
         again = page.get_by_role("button", name="Try again", exact=True)
         again.click()
         assert said(page) == "Found"
+
+
+@contextmanager
+def map_taken_away(service: Running, folder: Path) -> Iterator[None]:
+    """The service has noticed that its map cannot be read."""
+    (folder / "map.sqlite").rename(folder / "gone")
+    wait_until(lambda: service.client.get("/readyz").status_code == 503)
+    yield
+    (folder / "gone").rename(folder / "map.sqlite")
+
+
+def test_a_map_that_is_away_comes_back_by_itself(
+    browser: Any, map_path: Path, query: Path, network: LoadedMatchGNN, tmp_path: Path
+):
+    folder = Path(shutil.copytree(map_path, tmp_path / "cube.map"))
+    with running(str(folder), network=network) as service, ExitStack() as stack:
+        with map_taken_away(service, folder):
+            page = stack.enter_context(opened(browser, service.url, statuses=(503,)))
+            words = said(page, "#problem")
+            assert "The map is away just now." in words
+            assert "The server cannot read cube." in words
+            assert page.get_by_role("button", name="Try again").is_visible()
+        wait_for_map(page)  # nobody pressed anything
+        assert not page.locator("#problem").is_visible()
+        with map_taken_away(service, folder):
+            assert "The map is away just now." in ask(page, query, "#problem")
+        assert said(page) == "Found"
+
+
+def test_a_key_that_may_see_no_map_is_told_so(browser: Any, map_path: Path, network: LoadedMatchGNN, tmp_path: Path):
+    secret, _ = create_key(tmp_path / "keys.json", "read", maps=["another"])
+    with (
+        running(str(map_path), network=network, keys=tmp_path / "keys.json") as guarded,
+        opened(browser, guarded.url, statuses=(401,)) as page,
+    ):
+        page.fill("#key", secret)
+        page.keyboard.press("Enter")
+        words = said(page, "#problem")
+        assert "There is no map to look in." in words
+        assert "none that your key may see" in words
 
 
 def test_a_server_that_went_away_is_told(browser: Any, map_path: Path, query: Path, network: LoadedMatchGNN):

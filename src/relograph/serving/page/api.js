@@ -20,6 +20,9 @@ export const hasKey = () => sessionStorage.getItem(KEY) !== null;
 
 export const maps = async () => (await json("maps")).maps;
 
+/** Names of the maps that cannot be read just now, of those that this key may see. */
+export const mapsAway = async () => (await (await answerTo("readyz")).json()).not_ready;
+
 /** The frames of a map, some at a time, with how many there are in all. */
 export async function* framePages(map, signal) {
   for (let offset = 0, total = Infinity; offset < total;) {
@@ -60,17 +63,20 @@ export function thumbnail(map, frame) {
 
 const json = async (path, options) => (await fetched(path, options)).json();
 
-async function fetched(path, options = {}) {
-  const headers = hasKey() ? { Authorization: `Bearer ${sessionStorage.getItem(KEY)}` } : {};
-  let answer;
-  try {
-    answer = await fetch(new URL(`v1/${path}`, document.baseURI), { ...options, headers });
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new Away("The server does not answer.");
-  }
+async function fetched(path, options) {
+  const answer = await answerTo(`v1/${path}`, options);
   if (answer.ok) return answer;
   const said = await answer.json().then(body => body.error, () => null);
   const retryAfterS = Number(answer.headers.get("Retry-After")) || null;
   throw new Refused(answer.status, said?.code ?? "unknown", said?.message ?? "", retryAfterS);
+}
+
+async function answerTo(path, options = {}) {
+  const headers = hasKey() ? { Authorization: `Bearer ${sessionStorage.getItem(KEY)}` } : {};
+  try {
+    return await fetch(new URL(path, document.baseURI), { ...options, headers });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Away("The server does not answer.");
+  }
 }

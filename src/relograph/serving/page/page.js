@@ -1,11 +1,12 @@
 // The page: a map and a photo go in; what comes back is shown, whatever it is.
 
 import { tables, verdict } from "./answer.js";
-import { Away, Refused, framePages, hasKey, keepKey, localize, maps, thumbnail } from "./api.js";
+import { Away, Refused, framePages, hasKey, keepKey, localize, maps, mapsAway, thumbnail } from "./api.js";
 import { byId, element } from "./dom.js";
 import { pairFigure } from "./matches.js";
 
 const PREVIEW_PX = 1024;
+const LOOK_AGAIN_S = 2; // for maps that are away
 
 let map = null; // the summary of the map that was chosen
 let frames = new Map(); // its frames by name, as far as they are here
@@ -21,12 +22,19 @@ export let view = null; // null where there is no WebGL
 async function start() {
   await withProblemsTold(async () => {
     const found = await maps();
-    if (!found.length) throw new Refused(404, "no_maps", "This server has no map, or none that your key may see.");
+    if (!found.length) throw withoutMaps(await mapsAway());
     byId("map").replaceChildren(...found.map(({ name }) => element("option", { value: name }, name)));
     byId("map-choice").hidden = found.length === 1;
     byId("map").onchange = () => openMap(found.find(({ name }) => name === byId("map").value));
     openMap(found[0]);
   }, start);
+}
+
+/** Why there is no map to choose. */
+function withoutMaps(away) {
+  return away.length
+    ? new Refused(503, "map_unavailable", `The server cannot read ${away.join(", ")}. This page tries again by itself.`, LOOK_AGAIN_S)
+    : new Refused(null, "no_maps", "This server has no map, or none that your key may see.");
 }
 
 function openMap(chosen) {
@@ -211,7 +219,7 @@ async function withProblemsTold(something, again) {
     if (error.name === "AbortError") return;
     if (!(error instanceof Refused || error instanceof Away)) throw error;
     if (error.status === 401) askForKey(again);
-    else say(...problem(error), isWorthRepeating(error) ? again : null, error.retryAfterS);
+    else say(...problem(error), isWorthRepeating(error) ? again : null, error.retryAfterS, error.status === 503);
   }
 }
 
@@ -222,17 +230,20 @@ function problem(error) {
   if (error instanceof Away) {
     return ["The server does not answer.", "Is it running, and is this device in its network? Nothing is lost: try again when it is back."];
   }
-  const heading = {
+  const headings = {
     403: "This key may not do that.", 404: "That is not there any more.", 413: "This photo is too large for the server.",
     415: "The server cannot read this kind of file.", 429: "The server is busy.", 503: "The map is away just now.",
-  }[error.status] ?? (error.code === "bad_image" ? "The server cannot read this file as a photo." : "The server cannot answer that.");
+    bad_image: "The server cannot read this file as a photo.", no_maps: "There is no map to look in.",
+  };
+  const heading = headings[error.status] ?? headings[error.code] ?? "The server cannot answer that.";
   const busy = error.status === 429 ? `Many photos wait before yours. Try again in ${counted(error.retryAfterS ?? 1, "second")}.` : null;
   const sentence = busy ?? (error.message || `It answered with the status ${error.status}.`);
   return [heading, sentence[0].toUpperCase() + sentence.slice(1)];
 }
 
-/** Say what is wrong; with `again` there is a button for it, which waits where the server asked for that. */
-function say(heading, sentence, again, waitS) {
+/** Say what is wrong; with `again` there is a button for it, which waits where the server asked for that and then may
+ * press itself. */
+function say(heading, sentence, again, waitS, pressesItself) {
   const box = byId("problem");
   clearInterval(say.clock);
   box.hidden = !heading;
@@ -248,7 +259,9 @@ function say(heading, sentence, again, waitS) {
     const left = Math.ceil((until - performance.now()) / 1000);
     button.disabled = left > 0;
     button.textContent = left > 0 ? `Try again in ${left} s` : "Try again";
-    if (left <= 0) clearInterval(say.clock);
+    if (left > 0) return;
+    clearInterval(say.clock);
+    if (pressesItself) button.click();
   };
   say.clock = setInterval(tick, 250);
   tick();
