@@ -99,6 +99,7 @@ def test_a_changed_row_is_found_by_name(tmp_path: Path, statement: str):
         "UPDATE changes SET num_frames = 7 WHERE id = 2",
         "UPDATE settings SET value = replace(value, 'float16', 'int8')",
         "DELETE FROM changes WHERE id = (SELECT max(id) FROM changes)",
+        "UPDATE shards SET num_bytes = num_bytes + 4096",
     ],
 )
 def test_a_lost_row_is_found(tmp_path: Path, statement: str):

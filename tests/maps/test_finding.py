@@ -8,10 +8,11 @@ import pytest
 import torch
 from made_maps import descriptors_of, made_map, no_network, photos, use_small_indices
 
+from relograph.errors import DatasetError
 from relograph.geometry import Pose
 from relograph.maps import Map, Similarity, finding
 from relograph.maps.finding import INDEX, LOCK
-from relograph.maps.shards import Shard
+from relograph.maps.shards import MappedFile, Shard
 from relograph.maps.sqlite_store import SqliteStore
 from relograph.retrieval import ExactIndex, StoredIndex
 
@@ -94,6 +95,33 @@ def test_to_add_a_few_reads_their_shards_and_no_others(tmp_path: Path, monkeypat
     assert len(opened) == 2  # of four photos and of two
     assert index_of(made).num_rows == 46
     assert index_of(made).revision == made.store.revision()
+
+
+def test_opening_reads_no_shard_and_a_query_only_those_of_its_references(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    made_map(tmp_path / "m", 40)
+    read: list[Path] = []
+    real = MappedFile.read
+    monkeypatch.setattr(MappedFile, "read", lambda file: read.append(file.path) or real(file))
+    opened = Map.open(tmp_path / "m")
+    features = opened.features
+    rows, _ = features.nearest(torch.randn(16), 2)
+    assert read == []
+    for row in rows:
+        features.shards[features.shard_of[row]].jpeg(int(features.place[row]))
+    assert {path.stem for path in read} == {opened.frames[row].shard for row in rows}
+
+
+def test_a_cut_shard_of_a_large_map_is_told_when_it_is_needed(tmp_path: Path):
+    made = made_map(tmp_path / "m", 40)
+    path = tmp_path / "m" / "shards" / f"{made.frames[0].shard}.safetensors"
+    os.truncate(path, path.stat().st_size // 2)
+    features = Map.open(tmp_path / "m").features
+    assert features.shards[features.shard_of[39]].jpeg(int(features.place[39]))
+    with pytest.raises(DatasetError, match="found a damaged one: its header tells of more than it has"):
+        features.shards[features.shard_of[0]].jpeg(int(features.place[0]))
+    assert made.frames[0].name in made.verify().affected_frames
 
 
 def test_a_writer_that_ended_before_its_index_is_caught_up_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

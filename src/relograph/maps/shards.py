@@ -1,6 +1,9 @@
 """Shards: the bulky data of some photos of one size, in safetensors, never changed once written."""
 
 import hashlib
+import json
+import math
+import mmap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,7 +11,7 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Float, UInt8
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as bytes_from_tensors
 from torch import Tensor
@@ -22,8 +25,60 @@ PHOTOS_PER_SHARD = 64
 """Enough that a map of 100,000 photos has few files, and few enough to be held in memory while they are encoded."""
 
 DESCRIPTOR, JPEG, JPEG_END, STEP = "descriptor", "jpeg", "jpeg_end", "step"
+HEADER_LENGTH_BYTES = 8
+"""At the start of a file of safetensors: how long its header is."""
+TYPES = {"F32": torch.float32, "F16": torch.float16, "I64": torch.int64, "I8": torch.int8, "U8": torch.uint8}
 PART_BY_TENSOR = {DESCRIPTOR: "descriptor", JPEG: "jpeg", JPEG_END: "jpeg"}
 """What tensors are for, in the words of whoever asks what takes the room; all others are features."""
+
+
+@dataclass(frozen=True)
+class MappedFile:
+    """A shard's file, of which nothing is read before something of it is asked for.
+
+    safetensors' own reader reads the header of a file as it opens it: of a large map, a thousand places on the disk
+    before the first query, which then needs seven.
+    """
+
+    path: Path
+    mapped: mmap.mmap
+
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        return self.read()
+
+    def read(self) -> dict[str, Tensor]:
+        """Its tensors, which are read from the disk as they are used, and its descriptors, which are small, at once."""
+        # What is needed of every photo is little; the megabytes beside it that a disk would read as well are not.
+        self.mapped.madvise(mmap.MADV_RANDOM)
+        try:
+            start = HEADER_LENGTH_BYTES + int.from_bytes(self.mapped[:HEADER_LENGTH_BYTES], "little")
+            header = json.loads(self.mapped[HEADER_LENGTH_BYTES:start])
+            tensors = {name: self._tensor(start, **told) for name, told in header.items() if name != "__metadata__"}
+            check_tensors(tensors)
+            tensors[DESCRIPTOR] = tensors[DESCRIPTOR].clone()
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise damaged(str(self.path), error) from error
+        self.mapped.madvise(mmap.MADV_NORMAL)
+        return tensors
+
+    def _tensor(self, start: int, dtype: str, shape: list[int], data_offsets: list[int]) -> Tensor:
+        begin, end = data_offsets
+        kind, count = TYPES[dtype], math.prod(shape)
+        if not 0 <= begin <= end <= len(self.mapped) - start or count * kind.itemsize != end - begin:
+            raise ValueError("its header tells of more than it has")
+        if count == 0:
+            return torch.zeros(shape, dtype=kind)
+        return torch.frombuffer(self.mapped, dtype=kind, count=count, offset=start + begin).reshape(shape)
+
+
+def check_tensors(tensors: Mapping[str, Tensor]) -> None:
+    """Raises unless they belong together."""
+    num_rows = len(tensors[DESCRIPTOR])
+    if any(len(tensor) != num_rows for name, tensor in tensors.items() if name != JPEG):
+        raise ValueError("its tensors have different numbers of rows")
+    if num_rows and int(tensors[JPEG_END][-1]) != len(tensors[JPEG]):
+        raise ValueError("its JPEGs are not as long as it says")
 
 
 @dataclass(frozen=True)
@@ -31,7 +86,7 @@ class Shard:
     """M photos of one size: tensors by name, whose rows are the photos, and their JPEGs one after the other."""
 
     size_hw: tuple[int, int]
-    tensors: Mapping[str, Tensor]
+    held: dict[str, Tensor] | MappedFile
 
     @staticmethod
     def of(
@@ -48,6 +103,10 @@ class Shard:
             steps = zip(LEVELS, stored.steps, strict=False)
             tensors |= {f"{level}.{STEP}": step for level, step in steps if level in levels}
         return Shard(size_hw, tensors | {DESCRIPTOR: descriptors} | joined(jpegs))
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        return self.held if isinstance(self.held, dict) else self.held.tensors
 
     def __len__(self) -> int:
         return len(self.tensors[DESCRIPTOR])
@@ -119,25 +178,24 @@ class Shard:
 
     @staticmethod
     def from_file(path: Path, size_hw: tuple[int, int]) -> "Shard":
-        """The shard, mapped into memory: only what is used is read, and the file may be removed meanwhile."""
+        """The shard, mapped into memory: only what is used is read, and the file may be removed meanwhile.
+
+        That it is damaged is told by whoever uses it first.
+        """
         try:
-            with safe_open(path, framework="pt") as file:
-                return Shard(size_hw, {name: file.get_tensor(name) for name in file.keys()}).checked()  # noqa: SIM118
+            with path.open("rb") as file:
+                return Shard(size_hw, MappedFile(path, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)))
         except FileNotFoundError:
             raise MissingShardError(
                 f"{path}: expected a shard of the map, found none. Restore it from a copy of the map, or run "
                 "`relograph map verify` to see which photos are lost."
             ) from None
-        except (OSError, SafetensorError, ValueError, KeyError) as error:
+        except (OSError, ValueError) as error:
             raise damaged(str(path), error) from error
 
     def checked(self) -> "Shard":
         """Itself, if its tensors belong together."""
-        num_rows = len(self)
-        if any(len(tensor) != num_rows for name, tensor in self.tensors.items() if name != JPEG):
-            raise ValueError("its tensors have different numbers of rows")
-        if num_rows and int(self.tensors[JPEG_END][-1]) != len(self.tensors[JPEG]):
-            raise ValueError("its JPEGs are not as long as it says")
+        check_tensors(self.tensors)
         return self
 
     def _jpeg(self, row: int) -> UInt8[Tensor, "n"]:

@@ -262,9 +262,11 @@ class SqliteStore(TableReader):
     def _verify(self, db: sqlite3.Connection, progress: Progress) -> VerifyReport:
         damages: list[Damage] = []
         frames: list[MapFrame] = []
+        num_bytes: dict[str, int] = {}
         wrong: list[str] = []
         try:
             damages += check_rows(db, DATABASE, frames)
+            num_bytes |= db.execute("SELECT sha256, num_bytes FROM shards").fetchall()
             wrong += [f"a row of {table} leads nowhere" for table, *_ in db.execute("PRAGMA foreign_key_check")]
             lines = [line for (line,) in db.execute("PRAGMA integrity_check(10)")]
             wrong += [f"SQLite's own check: {line}" for line in lines if line != "ok"]
@@ -274,7 +276,7 @@ class SqliteStore(TableReader):
         by_shard = frames_by_shard(frames)
         with progress.task("verifying photos", total=len(frames)) as advance:
             for (sha256, size_hw), its_frames in by_shard.items():
-                damages += self._verify_shard(sha256, size_hw, its_frames)
+                damages += self._verify_shard(sha256, size_hw, num_bytes.get(sha256), its_frames)
                 advance(len(its_frames))
         damages += self._index.verify(frames)
         kept = {f"{sha256}.safetensors" for sha256, _ in by_shard}
@@ -283,13 +285,18 @@ class SqliteStore(TableReader):
         garbage = [f"{SHARDS}/{name}" for name in self._shard_files() if name not in kept] if is_known else []
         return VerifyReport(len(frames), tuple(damages), tuple(garbage))
 
-    def _verify_shard(self, sha256: str, size_hw: tuple[int, int], frames: list[MapFrame]) -> Iterator[Damage]:
+    def _verify_shard(
+        self, sha256: str, size_hw: tuple[int, int], num_bytes: int | None, frames: list[MapFrame]
+    ) -> Iterator[Damage]:
         everyone = tuple(frame.name for frame in frames)
         file = f"{SHARDS}/{sha256}.safetensors"
         try:
-            with self._shard_path(sha256).open("rb") as opened:
+            path = self._shard_path(sha256)
+            with path.open("rb") as opened:
                 is_whole = hashlib.file_digest(opened, "sha256").hexdigest() == sha256
             if is_whole:
+                if path.stat().st_size != num_bytes:
+                    yield Damage(DATABASE, f"the size of shards/{sha256}.safetensors is not what it says", everyone)
                 return
             shard = self._shard(sha256, size_hw)
             affected = tuple(frame.name for frame in frames if not is_row_whole(shard, frame.shard_row, frame))
