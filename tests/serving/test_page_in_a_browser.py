@@ -436,7 +436,13 @@ def test_a_key_is_asked_for_where_the_service_wants_one_and_kept_for_the_tab(
         opened(browser, guarded.url, statuses=(401,)) as page,
     ):
         page.locator("#key").wait_for()
-        page.keyboard.type("not this one")  # the field has the focus
+        page.keyboard.type("schlüssel€")  # the field has the focus
+        page.keyboard.press("Enter")
+        page.locator("#key-note", has_text="plain letters, digits and signs only").wait_for()
+        page.reload()  # and such a key is not kept
+        page.locator("#key").wait_for()
+        assert "plain letters" not in page.locator("#key-note").inner_text()
+        page.fill("#key", "not this one")
         page.keyboard.press("Enter")
         page.locator("#key-note", has_text="does not know the key").wait_for()
         page.fill("#key", secret)

@@ -15,6 +15,8 @@ export class Refused extends Error {
 /** Nobody answered. */
 export class Away extends Error {}
 
+/** Whether a key may be one: others do not go into a header, and no server makes such. */
+export const canBeKey = text => /^[\x20-\x7e]+$/.test(text);
 export const keepKey = key => sessionStorage.setItem(KEY, key);
 export const hasKey = () => sessionStorage.getItem(KEY) !== null;
 
@@ -72,7 +74,7 @@ async function fetched(path, options) {
 }
 
 async function answerTo(path, options = {}) {
-  const headers = hasKey() ? { Authorization: `Bearer ${sessionStorage.getItem(KEY)}` } : {};
+  const headers = new Headers(hasKey() ? { Authorization: `Bearer ${sessionStorage.getItem(KEY)}` } : {});
   try {
     return await fetch(new URL(path, document.baseURI), { ...options, headers });
   } catch (error) {

@@ -1,7 +1,7 @@
 // The page: a map and a photo go in; what comes back is shown, whatever it is.
 
 import { tables, verdict } from "./answer.js";
-import { Away, Refused, framePages, hasKey, keepKey, localize, maps, mapsAway, thumbnail } from "./api.js";
+import { Away, Refused, canBeKey, framePages, hasKey, keepKey, localize, maps, mapsAway, thumbnail } from "./api.js";
 import { byId, element } from "./dom.js";
 import { pairFigure } from "./matches.js";
 
@@ -274,7 +274,12 @@ function askForKey(again) {
   byId("key").focus();
   form.onsubmit = event => {
     event.preventDefault();
-    keepKey(byId("key").value.trim());
+    const key = byId("key").value.trim();
+    if (!canBeKey(key)) {
+      byId("key-note").textContent = "A key has plain letters, digits and signs only, and this one has others. Copy it again.";
+      return;
+    }
+    keepKey(key);
     form.hidden = true;
     byId("key").value = "";
     again();
