@@ -17,6 +17,7 @@ from PIL import Image
 
 from localization.small_networks import noise_photo
 from relograph.serving import bodies
+from relograph.serving.errors import ServiceError
 from serving.running_services import Running, encoded, error_of, photo_file, running, wait_until
 
 PATH = "/v1/maps/kitchen/localize"
@@ -124,6 +125,33 @@ def test_a_jpeg_of_endless_scans_is_refused(asked: Running):
     code, message = error_of(asked.localize(photo[:-2] + scan * bodies.MAX_JPEG_SCANS + b"\xff\xd9"), 422)
     assert code == "bad_image"
     assert "scans" in message
+
+
+def jpeg_of_scans(height: int, width: int, count: int) -> bytes:
+    """A grey photo whose last scan is repeated."""
+    photo = encoded(np.full((height, width, 3), 128, dtype=np.uint8), "JPEG", progressive=True)
+    last = photo.rindex(b"\xff\xda")
+    return photo[:-2] + photo[last:-2] * (count - photo.count(b"\xff\xda")) + b"\xff\xd9"
+
+
+def test_the_more_pixels_a_jpeg_has_the_fewer_scans_are_decoded():
+    max_pixels = 2_000_000
+    for height, width, most in ((1000, 2000, 20), (500, 1000, 80), (50, 100, 100)):
+        assert bodies.check_photo(jpeg_of_scans(height, width, most), max_pixels) == (width, height)
+        with pytest.raises(ServiceError, match=f"at most {most} scans in a JPEG .* found {most + 1}"):
+            bodies.check_photo(jpeg_of_scans(height, width, most + 1), max_pixels)
+
+
+def test_scans_are_counted_neither_in_a_thumbnail_nor_behind_the_photo():
+    thumbnail = b"\xff\xe1" + struct.pack(">H", 60_002) + b"\xff\xda" * 30_000
+    photo = photo_file(0, "JPEG", progressive=True)
+    assert bodies.check_photo(photo[:2] + thumbnail + photo[2:] + b"\xff\xda" * 1000, 20_000) == (160, 120)
+
+
+def test_a_jpeg_of_endless_segments_is_refused_before_it_is_looked_at(asked: Running):
+    code, message = error_of(asked.localize(b"\xff\xd8" + b"\xff\xe0\x00\x02" * 400_000), 422)
+    assert code == "bad_image"
+    assert "segments" in message
 
 
 def test_a_photo_whose_data_ends_early_is_bad_and_no_failure(asked: Running):

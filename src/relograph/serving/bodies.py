@@ -3,6 +3,7 @@
 import asyncio
 import binascii
 import io
+import re
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -20,8 +21,14 @@ from relograph.serving.errors import CLOSING, ServiceError, bad_image, busy, cli
 JSON, FORM = "application/json", "multipart/form-data"
 IMAGE = "image"
 MAX_PARTS, MAX_FIELD_BYTES, MAX_PART_HEADER_BYTES = 16, 16_384, 2_048
-MAX_JPEG_SCANS = 100
-"""A progressive JPEG has about ten. Each scan is a walk over all pixels, for a few bytes of the file."""
+MAX_JPEG_SCANS, SCANS_OF_THE_LARGEST = 100, 20
+"""A progressive JPEG has about ten. Each scan is a walk over all pixels, for a few bytes of the file: the largest photo
+may have fewer than a small one."""
+MAX_JPEG_SEGMENTS = 2000
+"""Tables, comments, scans: a hundred would be many, but what lies beside a photo takes one for each 64 KB."""
+_JPEG_SEGMENT = re.compile(rb"\xff([\xc0-\xcf\xd8-\xfe])")
+"""What stands before each but those within a scan."""
+_SCAN, _END = b"\xda", b"\xd9"
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -231,6 +238,7 @@ def check_photo(data: bytes, max_pixels: int) -> tuple[int, int]:
     )
     if not is_taken:
         raise wrong_type(f"Expected a photo as {', '.join(taken_formats())}, found something else. Convert it.")
+    num_scans = _num_jpeg_scans(data) if is_jpeg else 0
     try:
         width, height = read_header(io.BytesIO(data), "The photo").upright_size_wh
     except TooManyPixelsError:
@@ -243,6 +251,21 @@ def check_photo(data: bytes, max_pixels: int) -> tuple[int, int]:
         raise too_large(
             f"Expected at most {max_pixels / 1e6:g} megapixels, found {width} x {height}. Scale the photo down."
         )
-    if is_jpeg and data.count(b"\xff\xda") > MAX_JPEG_SCANS:
-        raise bad_image(f"Expected a JPEG of at most {MAX_JPEG_SCANS} scans, found more. Save it anew.")
+    most = min(MAX_JPEG_SCANS, SCANS_OF_THE_LARGEST * max_pixels // (width * height))
+    if num_scans > most:
+        raise bad_image(
+            f"Expected at most {most} scans in a JPEG of {width} x {height}, found {num_scans}. Save it anew."
+        )
     return width, height
+
+
+def _num_jpeg_scans(data: bytes) -> int:
+    """Scans of a JPEG up to its end, behind which phones put previews and videos that nobody decodes."""
+    num_scans, at = 0, 2
+    for _ in range(MAX_JPEG_SEGMENTS):
+        segment = _JPEG_SEGMENT.search(data, at)
+        if segment is None or segment[1] == _END:
+            return num_scans
+        num_scans += segment[1] == _SCAN
+        at = segment.end() + int.from_bytes(data[segment.end() : segment.end() + 2], "big")
+    raise bad_image(f"Expected a JPEG of at most {MAX_JPEG_SEGMENTS} segments, found more. Save it anew.")
