@@ -14,7 +14,7 @@ from PIL import Image, ImageFilter
 from small_networks import CAMERA, noise_photo, posed_photos, small_network
 
 from relograph.errors import ConfigError, DatasetError, GeometryError
-from relograph.geometry import Camera, Pose, pose_error
+from relograph.geometry import Camera, Pose, pose_error, rotation_error_deg
 from relograph.graphs.correspondence import Lenses, true_matches
 from relograph.localization import localizer as localizer_module
 from relograph.localization.focal import UnknownFocal
@@ -206,21 +206,43 @@ def test_whether_the_focal_length_was_known_is_a_sign(room: StreamBatch):
     assert signs == [1.0, 0.0]
 
 
+def only_the_first_reference(room: StreamBatch) -> StreamBatch:
+    """A room whose references are all its first one."""
+    names = ("images", "depth_m", "T_world_cam", "K", "distortion", "overlap")
+    return replace(room, **{name: getattr(room, name)[:, [0, 1, 1, 1]] for name in names})
+
+
 def test_references_at_one_point_leave_the_scale_to_the_network(room: StreamBatch):
     """References that only turn about one point: matches are exact, and still do not tell how far away it is."""
-    one = replace(
-        room,
-        **{
-            name: getattr(room, name)[:, [0, 1, 1, 1]]
-            for name in ("images", "depth_m", "T_world_cam", "K", "distortion", "overlap")
-        },
-    )
+    one = only_the_first_reference(room)
     answer = answer_compared(compared_by_truth(one), "auto")
     metres, degrees = error_of(answer, one)
     assert not answer.scale_observable
     assert "distance" in answer.reason
     assert degrees < 0.3
     assert metres < 0.12  # no further off than the regressed pose
+
+
+def test_where_only_the_distance_is_open_the_rotation_is_answered_all_the_same(room: StreamBatch):
+    """Odds that ask for precision refuse a pose whose distance is the network's guess, and not where it looks."""
+    precise = Calibration(*(Odds({"precision": 1.0}, -3.0, 0.5), *(Odds({}, -3.0, 0.5),) * 2), "", 0)
+    never = replace(ACCEPT_ALL, solved=Odds({}, -3.0, 0.5))
+    one = compared_by_truth(only_the_first_reference(room))
+    answer = answer_compared(one, "auto", precise)
+    assert not answer.localized
+    assert answer.T_world_cam is None
+    assert answer.R_world_cam is not None
+    assert float(rotation_error_deg(answer.R_world_cam, room.T_world_cam[0, 0].R.double())) < 0.3
+    assert "to tell the distance" in answer.reason
+    assert answer.reason.endswith("Where the camera looks is sure all the same.")
+    assert answer_compared(one, "auto", never).R_world_cam is None
+    several = answer_compared(compared_by_truth(room), "auto", never)
+    assert several.scale_observable
+    assert several.R_world_cam is None
+    strangers = answer_compared(compared_by_truth(only_the_first_reference(room), wrong_share=1.0), "auto", precise)
+    assert not strangers.localized
+    assert strangers.R_world_cam is None
+    assert strangers.reason.endswith("The place may not be in the map.")
 
 
 def test_a_prior_is_another_place_for_the_solver_to_begin(room: StreamBatch):

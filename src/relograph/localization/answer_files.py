@@ -90,6 +90,14 @@ class PoseWording:
         axes = axes_of(self.axes, is_tall=is_tall(named.size_wh))
         return to_axes(T_world_cam, axes), covariance_to_axes(named.answer.covariance, axes)
 
+    def orientation_wxyz(self, named: NamedAnswer) -> list[float] | None:
+        """Where the camera looks, along the chosen axes: also where only that is sure, and not where it is."""
+        R_world_cam = named.answer.R_world_cam
+        if R_world_cam is None:
+            return None
+        turned = Pose(R_world_cam, torch.zeros(3, dtype=R_world_cam.dtype))
+        return [float(v) for v in to_axes(turned, axes_of(self.axes, is_tall=is_tall(named.size_wh))).quat_wxyz()]
+
     def pose(self, named: NamedAnswer) -> tuple[Pose, Float[Tensor, "6 6"]] | None:
         """The body's pose where there is one, else the camera's."""
         T_world_cam = named.answer.T_world_cam
@@ -348,6 +356,7 @@ def answer_as_json(named: NamedAnswer, wording: PoseWording) -> dict[str, object
         "confidence": answer.confidence,
         "axes": wording.axes,
         **_pose_as_json("cam", said),
+        "orientation_wxyz": wording.orientation_wxyz(named),
         "position_sigma_m": position_sigma_m if answer.localized else None,
         "rotation_sigma_deg": rotation_sigma_deg if answer.localized else None,
         "scale_is_known": wording.scale_is_known,

@@ -93,8 +93,10 @@ class Answer:
     """The pose that matches agree on, sure or not; None where they agree on none, or nobody asked them."""
     covariance: Float[Tensor, "6 6"] = field(default_factory=lambda: torch.diag(torch.full((6,), inf)).double())
     """Of the rotation vector in the camera's frame (radians) and of the centre in the world (metres)."""
+    R_alone: Float[Tensor, "3 3"] | None = None
+    """Where the camera looks, camera to world, where that is sure and its place is not."""
     scale_observable: bool = False
-    """Whether matches alone tell how far the query is from the references."""
+    """Whether matches alone tell how far the query is from the references; False where no solver was asked."""
     num_inliers: int = 0
     focal_px: float | None = None
     """The query's focal length in pixels of the photo, given or found; None where it is neither."""
@@ -103,6 +105,11 @@ class Answer:
     """What the confidence was made from."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """By stage: decode, encode, retrieve, match, solve."""
+
+    @property
+    def R_world_cam(self) -> Float[Tensor, "3 3"] | None:
+        """Where the camera looks, camera to world: also where only that is sure, and not where it is."""
+        return self.R_alone if self.T_world_cam is None else self.T_world_cam.R
 
     @property
     def T_best(self) -> Pose | None:
@@ -489,18 +496,17 @@ def _judge(compared: Compared, solver: Solver, calibration: Calibration) -> Judg
         return Judged(Answer(None, False, 0.0, reason), points, None, calibration.unsolved)
     sigma_m, sigma_rad = expected_error(compared.log_sigma)
     solved = None if solver == "regress" else _solve(compared, points, sigma_m, is_required=solver == "geometric")
-    signs = regressed_signs(compared, len(points.ref_idx), sigma_m, sigma_rad)
+    signs = _signs(compared, points, solved)
     if solved is not None and solved.T_world_cam is not None:
-        signs |= solved_signs(solved, solved.T_world_cam, compared.T_regressed)
-        signs["focal_known"] = float(isinstance(compared.query_camera, Camera))
         odds, T_solved, covariance = calibration.solved, solved.T_world_cam, solved.covariance
     else:
         variance = torch.tensor([sigma_rad**2] * 3 + [sigma_m**2] * 3, dtype=torch.float64)
         odds = calibration.regressed if solved is None else calibration.unsolved
         T_solved, covariance = None, torch.diag(variance)
     chance = confidence(signs, odds)
+    T_best = compared.T_regressed if T_solved is None else T_solved
     answer = Answer(
-        T_world_cam=compared.T_regressed if T_solved is None else T_solved,
+        T_world_cam=T_best,
         localized=True,
         confidence=chance,
         reason="" if solved is None else solved.reason,
@@ -517,8 +523,15 @@ def _judge(compared: Compared, solver: Solver, calibration: Calibration) -> Judg
         assert solved is not None
         answer = replace(answer, T_world_cam=None, localized=False, confidence=0.0, reason=solved.reason)
     elif chance < odds.threshold:
-        reason = _refusal(answer, chance, odds.threshold)
-        answer = replace(answer, T_world_cam=None, localized=False, reason=reason)
+        # Where matches leave the distance open, they may still be sure of the rest.
+        is_turn_sure = (
+            T_solved is not None
+            and not answer.scale_observable
+            and confidence(_signs(compared, points, solved, of_place=False), odds) >= odds.threshold
+        )
+        reason = _refusal(answer, chance, odds.threshold, is_turn_sure=is_turn_sure)
+        R_alone = T_best.R if is_turn_sure else None
+        answer = replace(answer, T_world_cam=None, R_alone=R_alone, localized=False, reason=reason)
     return Judged(answer, points, solved, odds)
 
 
@@ -571,33 +584,39 @@ def _solve(compared: Compared, points: MatchedPoints, sigma_m: float, *, is_requ
         return None  # the network's pose is the answer then
 
 
-def regressed_signs(compared: Compared, num_matches: int, sigma_m: float, sigma_rad: float) -> dict[str, float]:
-    """What speaks for the network's pose."""
+def _signs(
+    compared: Compared, points: MatchedPoints, solved: SolverAnswer | None, *, of_place: bool = True
+) -> dict[str, float]:
+    """What speaks for the answer, or where it is not `of_place`, for where the camera looks alone."""
+    sigma_m, sigma_rad = expected_error(compared.log_sigma)
+
+    def sure(distance_m: float, angle_deg: float) -> float:
+        return sureness(distance_m if of_place else 0.0, angle_deg)
+
     weight = (-2 * compared.log_sigma.double()).softmax(dim=0)
     error = pose_error(compared.T_world_edges, compared.T_regressed)
-    return {
+    signs = {
         "overlap": float(compared.overlap.max().clamp(-6.0, 6.0)),
-        "certainty": sureness(sigma_m, degrees(sigma_rad)),
-        "unanimity": sureness(
+        "certainty": sure(sigma_m, degrees(sigma_rad)),
+        "unanimity": sure(
             float(weight[:, 0] @ error.translation_error_m), float(weight[:, 1] @ error.rotation_error_deg)
         ),
-        "matched": log1p(num_matches),
+        "matched": log1p(len(points.ref_idx)),
         "settled": compared.agreement,
         "similarity": float(compared.similarity.max()),
     }
-
-
-def solved_signs(solved: SolverAnswer, T_solved: Pose, T_regressed: Pose) -> dict[str, float]:
-    """What speaks for the solver's pose."""
-    difference = pose_error(T_solved, T_regressed)
+    if solved is None or solved.T_world_cam is None:
+        return signs
+    difference = pose_error(solved.T_world_cam, compared.T_regressed)
     variance_rad, variance_m = (
         float(torch.linalg.eigvalsh(solved.covariance[some, some])[-1]) for some in (slice(0, 3), slice(3, 6))
     )
-    return {
+    return signs | {
         "inliers": log1p(solved.num_inliers),
         "inlier_share": solved.num_inliers / max(len(solved.inlier_mask), 1),
-        "precision": sureness(sqrt(max(variance_m, 0.0)), degrees(sqrt(max(variance_rad, 0.0)))),
-        "agreement": sureness(float(difference.translation_error_m), float(difference.rotation_error_deg)),
+        "precision": sure(sqrt(max(variance_m, 0.0)), degrees(sqrt(max(variance_rad, 0.0)))),
+        "agreement": sure(float(difference.translation_error_m), float(difference.rotation_error_deg)),
+        "focal_known": float(isinstance(compared.query_camera, Camera)),
     }
 
 
@@ -629,17 +648,22 @@ def _focal_px(compared: Compared, solved: SolverAnswer | None) -> float:
     return camera.longer_side * compared.focals[0]
 
 
-def _refusal(answer: Answer, chance: float, threshold: float) -> str:
+def _refusal(answer: Answer, chance: float, threshold: float, *, is_turn_sure: bool) -> str:
     """Why an answer that is not sure enough is refused, in words."""
     seen = max(reference.overlap for reference in answer.references)
     num_matches = sum(reference.num_matches for reference in answer.references)
+    words = [f"Not sure enough: the pose is right with a chance of {chance:.0%}, and {threshold:.0%} are asked for."]
     if answer.T_solved is not None:
         found = f"{answer.num_inliers} of {num_matches} matches agree on a pose"
     elif answer.reason:
         found = answer.reason.rstrip(".")
     else:
         found = f"{num_matches} places of the photo are found in the references"
-    return (
-        f"Not sure enough: the pose is right with a chance of {chance:.0%}, and {threshold:.0%} are asked for. "
-        f"{found}; the best reference sees {seen:.0%} of the photo. The place may not be in the map."
-    )
+    words.append(f"{found}; the best reference sees {seen:.0%} of the photo.")
+    if answer.T_solved is not None and answer.reason:
+        words.append(answer.reason)
+    if is_turn_sure:
+        words.append("Where the camera looks is sure all the same.")
+    elif 2 * answer.num_inliers < num_matches:
+        words.append("The place may not be in the map.")
+    return " ".join(words)
