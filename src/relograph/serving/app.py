@@ -439,7 +439,7 @@ async def _on_bad_parameters(_: Request, error: Exception) -> Response:
 
 _WHEN = {
     401: "No valid key.",
-    403: "The key has not the scope, or the request comes from another web page.",
+    403: "The key has not the scope, the service changes no maps, or the request comes from another web page.",
     404: "No such map or photo.",
     408: "The body came in too slowly.",
     409: "The map has another photo of that name.",

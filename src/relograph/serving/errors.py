@@ -32,6 +32,15 @@ def forbidden(scope: str) -> ServiceError:
     )
 
 
+def read_only() -> ServiceError:
+    return ServiceError(
+        403,
+        "read_only",
+        "Expected a service that lets requests change maps, found one that was started without --allow-writes. Ask its "
+        "operator.",
+    )
+
+
 def not_found() -> ServiceError:
     """The same words for what is not there and for what a key may not see."""
     return ServiceError(404, "not_found", "Expected a map or photo that is there, found none. See GET /v1/maps.")

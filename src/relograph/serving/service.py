@@ -6,7 +6,7 @@ from relograph.models.shipped import LoadedMatchGNN, load_match_gnn
 from relograph.serving.answering import Answering, on_device
 from relograph.serving.bodies import Receiving
 from relograph.serving.config import ServeConfig
-from relograph.serving.errors import ServiceError, forbidden, not_found, unauthorized
+from relograph.serving.errors import ServiceError, forbidden, not_found, read_only, unauthorized
 from relograph.serving.keys import ApiKey, KeyRing
 from relograph.serving.metrics import Metrics
 from relograph.serving.served_maps import ServedMap, open_maps
@@ -87,7 +87,9 @@ class Service:
     def map_to_change(self, name: str, caller: Caller) -> ServedMap:
         """A map that the caller may change."""
         served = self.map(name, caller)
-        if not self.may_change(caller):
+        if not self.config.allow_writes:
+            raise read_only()
+        if not caller.may_write:
             raise forbidden("write")
         return served
 
