@@ -11,7 +11,7 @@ import torch
 from hypothesis import settings
 from PIL import Image
 
-from chromium import chromium
+from chromium import chromium, lacking
 
 if TYPE_CHECKING:
     from relograph.rooms.textures import TextureAtlas
@@ -26,9 +26,17 @@ settings.register_profile("explore", max_examples=2000, deadline=None)
 settings.load_profile("repeatable")
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips tests in a browser where there is none: before any of their fixtures is made, and all of them from this one
+    place, so that pytest tells it in one line.
+    """
+    if "browser" in getattr(item, "fixturenames", ()) and (what := lacking()) is not None:
+        pytest.skip(what)
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """A Chromium for the tests of a file; they are skipped where there is none."""
+    """A Chromium for the tests of a file."""
     with chromium() as launched:
         yield launched
 

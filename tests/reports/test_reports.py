@@ -4,7 +4,6 @@ import html
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 
 import painted_box
-from chromium import chromium
 from cli.commands import invoke
 from evaluation.made_predictions import predictions_with_errors
 from localization.small_networks import small_network
@@ -232,12 +230,6 @@ def test_a_folder_of_something_else_is_refused_in_one_line(tmp_path: Path):
 
 
 # In the browser
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as launched:
-        yield launched
 
 
 def complaints_of(browser: Any, path: Path, width: int, scheme: str) -> list[str]:

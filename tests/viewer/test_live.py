@@ -13,7 +13,6 @@ from numpy.testing import assert_allclose
 from PIL import Image, ImageColor
 
 import painted_box
-from chromium import chromium
 from localization.small_networks import small_network
 from relograph.evaluation import Predictions, write_predictions
 from relograph.evaluation.qualitative import MAP_COLOR, TRUE_COLOR
@@ -41,7 +40,7 @@ class Opened:
 
 
 @pytest.fixture(scope="module")
-def viewed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+def viewed(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
     folder = tmp_path_factory.mktemp("live")
     scene = open_scene(painted_box.write_scene(folder / "cube", num_map=4, num_queries=3))
     Map.create(folder / "cube.map", scene.train, network=small_network())
@@ -68,14 +67,14 @@ def viewed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
             line = process.stdout.readline()
             assert line.startswith("http://127.0.0.1:")
             assert line.endswith(" (Ctrl-C ends it)\n")
-            with chromium() as browser:
-                page = browser.new_page(viewport={"width": 960, "height": 540})
-                opened = Opened(page, line.split()[0])
-                page.on("pageerror", lambda error: opened.complaints.append(str(error)))
-                page.on("request", lambda request: opened.complaints.append(request.url))
-                page.goto(opened.url)
-                page.get_by_text(names[0]).first.wait_for(timeout=60_000)
-                yield opened
+            page = browser.new_page(viewport={"width": 960, "height": 540})
+            opened = Opened(page, line.split()[0])
+            page.on("pageerror", lambda error: opened.complaints.append(str(error)))
+            page.on("request", lambda request: opened.complaints.append(request.url))
+            page.goto(opened.url)
+            page.get_by_text(names[0]).first.wait_for(timeout=60_000)
+            yield opened
+            page.close()
         finally:
             process.terminate()
             assert process.wait(timeout=30) == 128 + 15  # it ends when it is asked to
