@@ -13,7 +13,7 @@ scene = relograph.open_scene("demo/rooms/room-1")  # 7-Scenes, COLMAP, nerfstudi
 place = relograph.Map.create(Path(mkdtemp()) / "room.map", scene.train)  # once; Map.open() from then on
 localizer = relograph.Localizer(place)
 
-query = scene.test[0]
+query = scene.test[len(scene.test) // 2]
 answer = localizer.localize(query.image.path, camera=query.camera)  # without a camera its focal length is searched
 if answer.T_world_cam is None:
     print("not localized:", answer.reason)
