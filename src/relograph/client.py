@@ -199,6 +199,9 @@ class RemoteAnswer:
     num_inliers: int
     focal_px: float | None
     """Given or found, in pixels of the photo."""
+    width: int
+    """Of the photo that was sent, upright, in pixels."""
+    height: int
     axes: str
     """Camera axes that poses are said along."""
     geopose: GeoPose | None

@@ -6,6 +6,7 @@ import io
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from PIL import ExifTags, Image
 
 from localization.small_networks import CAMERA, noise_photo
 from relograph.geometry import Pose
@@ -99,9 +100,17 @@ def test_a_photo_of_a_phone_in_heic_is_taken_where_there_is_a_decoder(asked: Run
     assert response.status_code == 200, response.text
 
 
+def test_the_size_that_is_told_is_that_of_the_upright_photo(asked: Running):
+    quarter_turn = Image.Exif()
+    quarter_turn[ExifTags.Base.Orientation] = 6
+    answer = asked.localize(photo_file(0, exif=quarter_turn), solver="regress").json()
+    assert (answer["width"], answer["height"]) == (120, 160)
+
+
 def test_grey_wide_and_tall_photos_are_taken(asked: Running):
     for height, width in ((90, 160), (160, 90), (40, 200)):
-        assert asked.localize(encoded(noise_photo(5, height, width)), solver="regress").status_code == 200
+        answer = asked.localize(encoded(noise_photo(5, height, width)), solver="regress").json()
+        assert (answer["width"], answer["height"]) == (width, height)
     assert asked.localize(encoded(noise_photo(5)[..., 0]), solver="regress").status_code == 200
 
 

@@ -329,6 +329,23 @@ def test_a_photo_can_be_dropped_and_pasted(page: Any, query: Path, kind: str):
     assert page.locator("#photo-note").inner_text() == f"{kind}.png"
 
 
+def test_a_tall_photo_that_the_browser_cannot_show_keeps_its_shape(page: Any, query: Path, tmp_path: Path):
+    pillow_heif = pytest.importorskip("pillow_heif", reason="no decoder of HEIC: pip install 'relograph[heic]'")
+    tall = Image.open(query).convert("RGB").crop((70, 0, 250, 240))
+    pillow_heif.from_pillow(tall).save(tmp_path / "tall.heic")
+    ask(page, tmp_path / "tall.heic")
+    box = page.locator(".pair .no-photo").first.bounding_box()
+    assert box["width"] / box["height"] == pytest.approx(180 / 240, rel=0.02)
+    assert (answer_of(page)["width"], answer_of(page)["height"]) == (180, 240)
+    is_text_on_top = """() => {
+      const { x, y, width, height } = document.querySelector(".no-photo span").getBoundingClientRect();
+      return document.elementFromPoint(x + width / 2, y + height / 2).matches(".no-photo span");
+    }"""
+    page.locator(".pair svg").first.evaluate("svg => { svg.style.pointerEvents = 'auto'; }")  # or it is never hit
+    page.locator(".pair").first.scroll_into_view_if_needed()
+    assert page.evaluate(is_text_on_top)
+
+
 def test_a_photo_of_another_place_is_not_found_and_it_is_said_why(page: Any, T_world_query: Pose, tmp_path: Path):
     elsewhere = tmp_path / "elsewhere.png"
     Image.fromarray(painted_box.photo(painted_box.painting(99), T_world_query)).save(elsewhere)

@@ -209,6 +209,9 @@ class LocalizeAnswer(Message):
     num_inliers: int
     focal_px: float | None
     """Given or found, in pixels of the photo."""
+    width: int
+    """Of the photo that was sent, upright, in pixels."""
+    height: int
     axes: Axes
     geopose: GeoPose | None
     """Where the map is georeferenced; None along left-handed axes (unity), which GeoPose does not know."""

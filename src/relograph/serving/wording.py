@@ -58,8 +58,11 @@ def localize_answer(answered: Answered) -> LocalizeAnswer:
     seconds = {"queue": outcome.queue_s, **outcome.answer.seconds, "total": answered.total_s}
     of_camera = wording.camera_pose(named)
     georeference = moment.settings.georeference
+    width, height = answered.size_wh
     return LocalizeAnswer(
         **{name: said[name] for name in _SAID_ALIKE},
+        width=width,
+        height=height,
         geopose=None if of_camera is None else geopose(georeference, of_camera[0], options.axes),
         references=_references(answered),
         latency_ms=LatencyMs(**{stage: 1000 * seconds.get(stage, 0.0) for stage in LatencyMs.model_fields}),

@@ -5,13 +5,13 @@ import { element, svgElement } from "./dom.js";
 const GAP = 0.02; // of the width of both; page.css has the same between the photos
 const USUAL_RATIO = 4 / 3;
 
-/** A figure of one pair; `query` is {url, width, height} or null where the browser cannot show the photo. */
+/** A figure of one pair; `query` is {url, width, height}, without a url where the browser cannot show the photo. */
 export function pairFigure(query, reference, frame, referenceUrl, showInView) {
   const { name, num_matches: numMatches, num_inliers: numInliers, similarity, overlap, matches } = reference;
   const drawn = matches?.query_xy.length ?? 0;
-  const ratios = [query ?? {}, frame ?? {}].map(({ width, height }) => width && height ? width / height : USUAL_RATIO);
+  const ratios = [query, frame ?? {}].map(({ width, height }) => width && height ? width / height : USUAL_RATIO);
   const photos = element("div", { class: "photos" },
-    photoOr(query?.url, "your photo", "This browser cannot show your photo.", ratios[0]));
+    photoOr(query.url, "your photo", "This browser cannot show your photo.", ratios[0]));
   const caption = element("figcaption", {}, element("strong", {}, name), element("br"),
     element("span", { class: "soft" },
       `${numInliers} of ${numMatches} matches agree${drawn < numMatches ? `, ${drawn} are drawn` : ""}; ` +
@@ -30,7 +30,7 @@ export const percent = share => `${Math.round(100 * share)} %`;
 
 /** A photo as high as its neighbour: beside each other, widths are as the ratios are. */
 function photoOr(url, alt, without, ratio) {
-  const made = url ? element("img", { src: url, alt }) : element("div", { class: "no-photo" }, without);
+  const made = url ? element("img", { src: url, alt }) : element("div", { class: "no-photo" }, element("span", {}, without));
   made.style.flexGrow = ratio;
   made.style.aspectRatio = ratio;
   return made;

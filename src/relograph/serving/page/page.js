@@ -11,7 +11,7 @@ const LOOK_AGAIN_S = 2; // for maps that are away
 let map = null; // the summary of the map that was chosen
 let frames = new Map(); // its frames by name, as far as they are here
 let photo = null; // the file that was chosen
-let preview = null; // {url, width, height} of what the browser can show of it
+let preview = null; // the address of what the browser can show of it
 let shown = { references: [], answer: null }; // cameras of the last answer
 let reading = new AbortController(); // of the map's frames
 let asking = null; // of a photo
@@ -75,7 +75,7 @@ async function readFrames(signal) {
 async function take(file) {
   photo = file;
   forgetAnswer();
-  if (preview) URL.revokeObjectURL(preview.url);
+  if (preview) URL.revokeObjectURL(preview);
   preview = null;
   byId("photo").hidden = true;
   byId("photo-note").textContent = file.name;
@@ -83,7 +83,7 @@ async function take(file) {
   if (photo !== file) return; // another one was chosen meanwhile
   preview = made;
   if (preview) {
-    Object.assign(byId("photo"), { src: preview.url, alt: "your photo", hidden: false });
+    Object.assign(byId("photo"), { src: preview, alt: "your photo", hidden: false });
   } else {
     byId("photo-note").textContent = `${file.name} (this browser cannot show it)`;
   }
@@ -101,7 +101,7 @@ async function previewOf(file) {
     const canvas = element("canvas", { width: Math.round(scale * width), height: Math.round(scale * height) });
     canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
     const blob = await new Promise(done => canvas.toBlob(done, "image/jpeg", 0.9));
-    return { url: URL.createObjectURL(blob), width, height };
+    return URL.createObjectURL(blob);
   } catch {
     return null;
   } finally {
@@ -142,13 +142,14 @@ function show(answer) {
   byId("verdict").replaceChildren(...verdict(answer));
   const references = answer.references.map(({ name, T_world_cam }) =>
     ({ ...frames.get(name), name, T_world_cam, group: "references" }));
-  const pose = { name: photo.name, T_world_cam: answer.T_world_cam, focal_px: answer.focal_px, group: "answer" };
-  shown = { references, answer: answer.localized ? { ...pose, width: preview?.width, height: preview?.height } : null };
+  const { T_world_cam, focal_px, width, height } = answer; // sizes by the server: this browser may not know the format
+  const pose = { name: photo.name, T_world_cam, focal_px, width, height, group: "answer" };
+  shown = { references, answer: answer.localized ? pose : null };
   view?.showAnswer(references, shown.answer, photoOf);
   drawLegend();
 
   byId("pairs").replaceChildren(...answer.references.map(reference => pairFigure(
-    preview, reference, frames.get(reference.name), thumbnail(map.name, reference.name),
+    { url: preview, width, height }, reference, frames.get(reference.name), thumbnail(map.name, reference.name),
     name => choose(references.find(camera => camera.name === name), { goThere: true }))));
   byId("references").hidden = !answer.references.length;
   byId("match-switches").hidden = !answer.localized;
@@ -171,7 +172,7 @@ function forgetAnswer() {
 // Cameras
 
 const photoOf = camera => camera.group === "answer"
-  ? (preview ? Promise.resolve(preview.url) : null)
+  ? (preview ? Promise.resolve(preview) : null)
   : thumbnail(map.name, camera.name);
 
 /** Show one camera's photo and mark it in the view; null shows none. */
