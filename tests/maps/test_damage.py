@@ -7,6 +7,7 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +228,28 @@ def test_a_read_only_disk_is_read_and_not_written(tmp_path: Path):
         with pytest.raises(DatasetError, match="Read-only file system"):
             made_map(tmp_path / "disk" / "other", 1)
         assert contents(reader) == before
+
+
+@pytest.mark.usefixtures("not_allowed_to_write")
+@pytest.mark.parametrize("num_changes_at_once", [1, 2])
+def test_who_may_not_write_reads_a_map_that_another_changes(tmp_path: Path, num_changes_at_once: int):
+    made = made_map(tmp_path / "m", 8)
+    reader = SqliteStore.open(tmp_path / "m")
+    changes = iter([lambda: made.remove(["walk/0000.png", "walk/0001.png"]), made.compact])
+
+    def read(db: sqlite3.Connection) -> list[str]:
+        some = [name for (name,) in db.execute("SELECT name FROM frames ORDER BY name LIMIT 1")]
+        for change in islice(changes, num_changes_at_once):
+            change()
+        return some + [name for (name,) in db.execute("SELECT name FROM frames ORDER BY name LIMIT -1 OFFSET 1")]
+
+    assert reader._read(read) == [f"walk/{i:04d}.png" for i in range(2, 8)]
+
+
+@pytest.fixture
+def not_allowed_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading is done as by a user who may not write to the map's folder; root may write everywhere."""
+    monkeypatch.setattr(sqlite_store.os, "access", lambda path, mode: False)
 
 
 # Two writers

@@ -161,8 +161,7 @@ class PostgresStore(TableReader):
     def open(address: PostgresAddress, *, wait_s: float = WAIT_S) -> "PostgresStore":
         """The map that is there, brought up to date if its schema is an older one."""
         store = PostgresStore(address, wait_s=wait_s)
-        with store._reading() as db:
-            version = _schema_version(db, store.where)
+        version = store._read(lambda db: _schema_version(db, store.where))
         if version < len(MIGRATIONS):
             with store._writing() as db:
                 _migrate(db, store.where)
@@ -256,6 +255,10 @@ class PostgresStore(TableReader):
         return VerifyReport(len(frames), tuple(damages), ())
 
     # Connections
+
+    def _read(self, read: Callable[["_Database"], T]) -> T:
+        with self._reading() as db:
+            return read(db)
 
     @contextmanager
     def _reading(self) -> Iterator["_Database"]:

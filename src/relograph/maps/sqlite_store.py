@@ -8,9 +8,12 @@ import hashlib
 import os
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from relograph.errors import DatasetError
 from relograph.maps.durable_files import flush_folder, write_durably
@@ -40,7 +43,10 @@ from relograph.maps.tables import (
 )
 from relograph.progress import SILENT, Progress
 
+T = TypeVar("T")
 DATABASE, SHARDS = "map.sqlite", "shards"
+PAUSES_S = (0.01, 0.03, 0.1, 0.3, 1.0)
+"""Before a map is read again that changed while it was read."""
 APPLICATION_ID = 0x52474D50
 """By which SQLite files of ours are known."""
 MIGRATIONS: tuple[Migration, ...] = (
@@ -112,16 +118,7 @@ class SqliteStore(TableReader):
         store = SqliteStore(folder, wait_s=wait_s)
         if not store._database.is_file():
             raise DatasetError(f"{folder}: expected a map, found no {DATABASE} there. Check the path, or make the map.")
-        with store._reading() as db:
-            try:
-                version = _schema_version(db, store.where)
-            except sqlite3.OperationalError:  # what a disk or another process does
-                raise
-            except sqlite3.DatabaseError as error:
-                raise DatasetError(
-                    f"{folder}: expected a whole map, found {DATABASE} so damaged that no photo in it can be named: "
-                    f"{error}. Restore that file from a copy, or make the map again."
-                ) from error
+        version = store._read(partial(_version_to_read, folder))
         if version < len(MIGRATIONS):
             with store._writing() as db:
                 _migrate(db, store.where)
@@ -172,6 +169,10 @@ class SqliteStore(TableReader):
     def _database(self) -> Path:
         return self.folder / DATABASE
 
+    @property
+    def _log(self) -> Path:
+        return self.folder / f"{DATABASE}-wal"
+
     # Reading
 
     def shards(self, frames: Iterable[MapFrame]) -> dict[str, AnyShard]:
@@ -179,8 +180,7 @@ class SqliteStore(TableReader):
         return {sha256: self._shard(sha256, size_hw) for sha256, size_hw in size_by_shard.items()}
 
     def newer_than(self, revision: int) -> Newer:
-        with self._reading() as db:
-            return read_newer(db, revision)
+        return self._read(lambda db: read_newer(db, revision))
 
     def finder(self, snapshot: Snapshot, progress: Progress = SILENT) -> FrameFinder | None:
         return self._index.finder(snapshot, progress)
@@ -192,8 +192,7 @@ class SqliteStore(TableReader):
                 db.execute("VACUUM")
 
     def num_bytes(self) -> dict[str, int]:
-        with self._reading() as db:
-            shards = shards_num_bytes(db)
+        shards = self._read(shards_num_bytes)
         database = sum(path.stat().st_size for path in self.folder.glob(f"{DATABASE}*"))
         index = self._index.num_bytes
         return {"shards": shards, "database": database} | ({"index": index} if index else {})
@@ -250,14 +249,10 @@ class SqliteStore(TableReader):
 
     def verify(self, progress: Progress = SILENT) -> VerifyReport:
         while True:
-            with _clear_errors(self.where), closing(self._connect_to_read()) as db:
-                db.execute("BEGIN")
-                revision = _readable_revision(db)
-                report = self._verify(db, progress)
-                db.execute("ROLLBACK")
-                # A shard may be missing because a writer removed it since: then the newer map is looked at.
-                if report.is_whole or _readable_revision(db) == revision:
-                    return report
+            revision, report = self._read(lambda db: (_readable_revision(db), self._verify(db, progress)))
+            # A shard may be missing because a writer removed it since: then the newer map is looked at.
+            if report.is_whole or self._read(_readable_revision) == revision:
+                return report
 
     def _verify(self, db: sqlite3.Connection, progress: Progress) -> VerifyReport:
         damages: list[Damage] = []
@@ -309,12 +304,34 @@ class SqliteStore(TableReader):
 
     # Connections
 
-    @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
-        """A read transaction, which sees the map as it is now whatever writers do meanwhile."""
-        with _clear_errors(self.where), closing(self._connect_to_read()) as db:
+    def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        if os.access(self.folder, os.W_OK):
+            return self._read_once(read, "rw", "PRAGMA query_only = ON")
+        # Who may not write here reads beside those who may without being known to them: what a log holds is safe from
+        # them, but the file alone is not, and log and file come and go.
+        for pause_s in PAUSES_S:
+            before = self._files_now()
+            has_log = len(before) > 1
+            try:
+                found = self._read_once(read, "ro" if has_log else "ro&immutable=1")
+            except DatasetError:
+                if self._files_now() == before:
+                    raise
+            else:
+                if has_log or self._files_now() == before:
+                    return found
+            time.sleep(pause_s)
+        raise DatasetError(f"{self.where}: expected to read the map, found it changing all the time. Try again.")
+
+    def _read_once(self, read: Callable[[sqlite3.Connection], T], mode: str, *statements: str) -> T:
+        with _clear_errors(self.where), closing(self._connect(mode, *statements)) as db:
             db.execute("BEGIN")
-            yield db
+            return read(db)
+
+    def _files_now(self) -> list[tuple[int, int]]:
+        """When the database and its log, if that holds anything, were written last, and how long they are."""
+        stats = [path.stat() for path in (self._database, self._log) if path.exists()]
+        return [(stat.st_mtime_ns, stat.st_size) for stat in stats if stat.st_size > 0]
 
     @contextmanager
     def _writing(self, *, wait_s: float | None = None) -> Iterator[sqlite3.Connection]:
@@ -324,15 +341,6 @@ class SqliteStore(TableReader):
             db.execute("PRAGMA foreign_keys = ON")
             db.execute("BEGIN IMMEDIATE")
             yield db
-
-    def _connect_to_read(self) -> sqlite3.Connection:
-        if os.access(self.folder, os.W_OK):
-            return self._connect("rw", "PRAGMA query_only = ON")
-        # Reading next to a write-ahead log needs files beside it. Where none can be made there is no writer either,
-        # and without a log the file alone is the map.
-        log = self._database.with_name(f"{DATABASE}-wal")
-        has_log = log.exists() and log.stat().st_size > 0
-        return self._connect("ro" if has_log else "ro&immutable=1")
 
     def _connect(self, mode: str, *statements: str, wait_s: float | None = None) -> sqlite3.Connection:
         wait_s = self._wait_s if wait_s is None else wait_s
@@ -370,6 +378,18 @@ class _SqliteChange(TableChange):
         for path in self._new_files:
             with suppress(OSError):
                 path.unlink(missing_ok=True)
+
+
+def _version_to_read(folder: Path, db: sqlite3.Connection) -> int:
+    try:
+        return _schema_version(db, str(folder))
+    except sqlite3.OperationalError:  # what a disk or another process does
+        raise
+    except sqlite3.DatabaseError as error:
+        raise DatasetError(
+            f"{folder}: expected a whole map, found {DATABASE} so damaged that no photo in it can be named: "
+            f"{error}. Restore that file from a copy, or make the map again."
+        ) from error
 
 
 def _readable_revision(db: sqlite3.Connection) -> int | None:

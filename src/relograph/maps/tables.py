@@ -6,11 +6,10 @@ A store opens transactions and keeps shards; what happens within a transaction i
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import takewhile
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from relograph.errors import DatasetError
 from relograph.maps.finding import Newer
@@ -32,6 +31,7 @@ _INSERT_CHANGE = (
 _NOTHING = bytes(32)
 
 Row = tuple[Any, ...]
+T = TypeVar("T")
 
 
 @runtime_checkable  # the tests check every argument's type while they run
@@ -61,37 +61,31 @@ class TableReader(ABC):
     """What a store is asked that its tables answer, each question in a transaction of its own."""
 
     @abstractmethod
-    def _reading(self) -> AbstractContextManager[Database]:
-        """A read transaction, which sees the map as it is now whatever writers do meanwhile."""
+    def _read(self, read: Callable[[Any], T]) -> T:
+        """What `read` finds in the database, which it sees as the map is now whatever writers do meanwhile."""
 
     def snapshot(self) -> Snapshot:
-        with self._reading() as db:
-            return read_snapshot(db)
+        return self._read(read_snapshot)
 
     def settings(self) -> MapSettings:
-        with self._reading() as db:
-            return read_settings(db)
+        return self._read(read_settings)
 
     def revision(self) -> int:
-        with self._reading() as db:
-            return last_change(db)[0]
+        return self._read(lambda db: last_change(db)[0])
 
     def fingerprint(self) -> tuple[int, bytes]:
-        with self._reading() as db:
-            number, _, frames_xor = last_change(db)
-            return number, bytes(frames_xor)
+        number, _, frames_xor = self._read(last_change)
+        return number, bytes(frames_xor)
 
     def num_frames(self) -> int:
-        with self._reading() as db:
-            return last_change(db)[1]
+        return self._read(lambda db: last_change(db)[1])
 
     def find(self, names: Iterable[str]) -> dict[str, MapFrame]:
-        with self._reading() as db:
-            return find_frames(db, names)
+        wanted = list(names)
+        return self._read(lambda db: find_frames(db, wanted))
 
     def changes(self) -> list[ChangeRecord]:
-        with self._reading() as db:
-            return read_changes(db)
+        return self._read(read_changes)
 
 
 Migration = str | Callable[[Database], None]
