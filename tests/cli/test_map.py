@@ -198,7 +198,10 @@ def test_a_map_gets_its_place_on_earth(kitchen: Path, tmp_path: Path):
     done = invoke("georeference", kitchen, "--points", tmp_path / "points.txt")
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[0] == "origin 0.0000033 0.0000033 degrees, 10.00 m"
-    assert "on Earth" in invoke("info", kitchen).stdout
+    assert re.search(r"on Earth .* 10\.00 m\n", invoke("info", kitchen).stdout)
+    with Map.open(kitchen).store.change("test", {}) as change:
+        change.set_settings(replace(Map.open(kitchen).settings, scale_is_known=False))
+    assert "10.00 m; a unit is 1.109 m there\n" in invoke("info", kitchen).stdout
     assert invoke("georeference", kitchen).exit_code == 1
 
 

@@ -459,9 +459,9 @@ def _describe(where: str, info: "MapInfo") -> list[str]:
         lines.append("  scale       not known: lengths are in a unit of the map's own, and so are those of answers")
     place = info.settings.georeference
     if place is not None:
-        lines.append(
-            f"  on Earth    {place.latitude_deg:.7f} {place.longitude_deg:.7f} degrees, {place.altitude_m:.2f} m"
-        )
+        unit = "" if scale_is_known else f"; a unit is {place.T_enu_world.scale:.4g} m there"
+        where_m = f"{place.latitude_deg:.7f} {place.longitude_deg:.7f} degrees, {place.altitude_m:.2f} m"
+        lines.append(f"  on Earth    {where_m}{unit}")
     for sequence, num_frames in info.num_frames_by_sequence.items():
         lines.append(f"  sequence    {sequence or '(none)'}: {counted(num_frames, 'photo')}")
     for change in info.changes[-5:]:

@@ -225,13 +225,20 @@ def _place_cameras(pycolmap: Any, images: Path, photos: _Photos, focal_px: float
             options = pycolmap.IncrementalPipelineOptions()
             options.random_seed = 0
             options.min_model_size = MIN_PHOTOS
+            num_left = len(photos.names)
+
+            def place(num: int) -> None:  # one that begins again, as a pair led nowhere, places photos twice
+                nonlocal num_left
+                advance(min(num, num_left))
+                num_left -= min(num, num_left)
+
             models = pycolmap.incremental_mapping(
                 database,
                 images,
                 temporary,
                 options,
-                initial_image_pair_callback=lambda: advance(2),
-                next_image_callback=lambda: advance(1),
+                initial_image_pair_callback=lambda: place(2),
+                next_image_callback=lambda: place(1),
             )
     if not models:
         raise DatasetError(
