@@ -190,6 +190,8 @@ class RemoteAnswer:
     cam_center_world: Float64[np.ndarray, "3"] | None
     position_sigma_m: float | None
     rotation_sigma_deg: float | None
+    orientation_wxyz: Float64[np.ndarray, "4"] | None
+    """Where the camera looks: as in the pose, or without one, where that is sure and the place is not."""
     covariance: Float64[np.ndarray, "6 6"] | None
     """Of the rotation vector in the camera's frame (radians), then of the centre in the world (metres)."""
     scale_is_known: bool
@@ -542,7 +544,8 @@ def _frame(said: Mapping[str, Any]) -> RemoteFrame:
 
 def _answer(said: Mapping[str, Any]) -> RemoteAnswer:
     alike = {name: said[name] for name in RemoteAnswer.__dataclass_fields__ if name in said}
-    arrays = {name: _array(said[name]) for name in ("T_world_cam", "quat_wxyz", "cam_center_world", "covariance")}
+    names = ("T_world_cam", "quat_wxyz", "cam_center_world", "orientation_wxyz", "covariance")
+    arrays = {name: _array(said[name]) for name in names}
     return RemoteAnswer(
         **alike
         | arrays

@@ -198,6 +198,8 @@ class LocalizeAnswer(Message):
     T_world_cam: Matrix4 | None
     quat_wxyz: Quaternion | None
     cam_center_world: Vector3 | None
+    orientation_wxyz: Quaternion | None
+    """Where the camera looks: as in the pose, or without one, where that is sure and the place is not."""
     covariance: list[list[float]] | None
     """6 x 6: of the rotation vector in the camera's frame (radians), then of the centre in the world (metres)."""
     position_sigma_m: float | None

@@ -73,6 +73,7 @@ def localize_answer(answered: Answered) -> LocalizeAnswer:
 _SAID_ALIKE = (
     *("localized", "reason", "confidence", "axes", "T_world_cam", "quat_wxyz", "cam_center_world", "covariance"),
     *("position_sigma_m", "rotation_sigma_deg", "scale_is_known", "scale_observable", "focal_px", "num_inliers"),
+    "orientation_wxyz",
 )
 
 
