@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,19 @@ def test_photos_are_small_and_inside_the_file(tmp_path: Path):
     inside = Image.open(io.BytesIO(base64.b64decode(url.removeprefix("data:image/jpeg;base64,"))))
     assert inside.size == (200, 150)
     np.testing.assert_allclose(np.asarray(inside).mean(axis=(0, 1)), [200, 30, 30], atol=4)
+
+
+def test_a_step_of_the_slider_shows_its_photo_though_it_has_no_place(tmp_path: Path):
+    Image.new("RGB", (64, 48)).save(tmp_path / "photo.png")
+    (tmp_path / "damaged.png").write_bytes((tmp_path / "photo.png").read_bytes()[:40])
+    lost = cameras((math.nan, 0, 0), (math.nan, 0, 0), (0, 0, 0))
+    names = ["photo.png", "damaged.png", "none.png"]
+    frames = [Frame(name, Pose.identity(), FileSource(tmp_path / name)) for name in names[:2]]
+    group = CameraGroup("answers", "grey", lost, names, frames=[*frames, None])
+    write_cameras_page(tmp_path / "page.html", [group], title="Kitchen", slider=Slider("query", names, [0]))
+    data = data_of(tmp_path / "page.html")
+    assert data["slider"]["photos"] == [0, None, None]
+    assert len(data["photos"]) == 1
 
 
 def test_nothing_is_fetched_from_elsewhere(tmp_path: Path):

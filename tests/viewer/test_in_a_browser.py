@@ -132,7 +132,7 @@ def test_the_slider_walks_along_answers_and_marks_them_with_their_references(bro
     said = ["first: 0.100 m", "second: not localized", "third: 0.300 m"]
     groups = [
         group("references", BLUE, [-1.0, 3.0], ["r0", "r1"]),
-        group("answers", ORANGE, [0.0, nan, 2.0], said, [None, None, photo]),
+        group("answers", ORANGE, [0.0, nan, 2.0], said, [None, photo, photo]),
     ]
     page_file = tmp_path / "page.html"
     write_cameras_page(page_file, groups, title="Room", slider=Slider("query", said, [1], 0, [[0], [], [1, 0]]))
@@ -145,6 +145,8 @@ def test_the_slider_walks_along_answers_and_marks_them_with_their_references(bro
         page.keyboard.press("ArrowRight")  # the slider is the browser's own, and so are its keys
         assert page.locator("#shown span").inner_text() == said[1]
         assert page.evaluate(marked) == [[], []]
+        page.wait_for_function("() => document.querySelector('#shown img').naturalWidth == 64")  # what was refused
+        assert page.locator("#shown img").is_visible()
         page.keyboard.press("End")
         settle(page)
         assert page.locator("#walk output").inner_text() == "3 / 3"

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,13 @@ from localization.small_networks import small_network
 from relograph.evaluation import Predictions, write_predictions
 from relograph.evaluation.qualitative import MAP_COLOR, TRUE_COLOR
 from relograph.geometry import Pose
+from relograph.localization.answer_files import SavedAnswer
 from relograph.maps import Map
 from relograph.scenes import open_scene
-from relograph.viewer.live import FIELD_OF_VIEW, framing_view
-from relograph.viewer.shown import BAND_COLORS, REFERENCE_COLOR
+from relograph.viewer.cameras_page import Slider
+from relograph.viewer.live import FIELD_OF_VIEW, LiveView, framing_view
+from relograph.viewer.shown import BAND_COLORS, REFERENCE_COLOR, Shown, groups_of_answers, photos_in
+from serving.running_services import wait_until
 
 pytest.importorskip("viser", reason="no viser: pip install 'relograph[viewer]'")
 
@@ -140,10 +144,26 @@ def test_all_points_are_within_the_first_view_and_reach_its_border():
 def test_the_slider_moves_along_the_queries(viewed: Opened):
     page = viewed.page
     number = page.locator("input[type=text], input[inputmode]").first
-    number.fill("2")
+    assert number.input_value() == "1"
+    number.fill("3")
     number.press("Enter")
     page.get_by_text("<b>Nothing</b> matches.").first.wait_for(timeout=60_000)  # as text: names are from outside
     assert "not localized" in page.locator("body").inner_text()
+
+
+def test_the_photo_of_a_query_that_has_no_place_is_shown(tmp_path: Path):
+    Image.new("RGB", (64, 48), (200, 30, 30)).save(tmp_path / "lost.png")
+    answers = [SavedAnswer("lost.png", None, "Nothing matches.", 0.1), SavedAnswer("gone.png", None, "Nothing.", 0.1)]
+    found = groups_of_answers(answers, photos_in(tmp_path))
+    slider = Slider("query", found.captions, range(len(found.groups)))
+    view = LiveView(Shown("Room", "", found.groups, (), slider), port=0)
+    try:
+        assert view._photo_shown.visible
+        assert_allclose(view._photo_shown.image.mean(axis=(0, 1)), [200, 30, 30], atol=4)
+        view._slider.value = 2
+        wait_until(lambda: not view._photo_shown.visible)
+    finally:
+        view.stop()
 
 
 def test_a_group_can_be_left_out(viewed: Opened):

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float64
 from PIL import Image
 from torch import Tensor
 
-from relograph.errors import GeometryError
+from relograph.errors import DatasetError, GeometryError
 from relograph.evaluation.writing import write_whole
 from relograph.geometry import Pose
 from relograph.localization.photos import PosedPhoto
@@ -58,7 +58,7 @@ class Slider:
     captions: Sequence[str]
     """What is said of each step."""
     groups: Sequence[int]
-    """Each has a camera for every step, or a pose that is not finite where it has none."""
+    """Each has a camera for every step, or a pose that is not finite where it has none; its photo is shown even so."""
     related_group: int | None = None
     related: Sequence[Sequence[int]] = ()
     """Of each step the cameras of that group to show with it, such as the references of an answer."""
@@ -120,7 +120,7 @@ def cameras_page(
             for group, T in zip(groups, poses, strict=True)
         ],
         "lines": [list(pair) for pair in lines],
-        "slider": None if slider is None or not slider.captions else _slider(slider),
+        "slider": None if slider is None or not slider.captions else _slider(slider, groups, photos),
         "photos": [photo.url for photo in photos.values()],
     }
     # "</script" would end the script and "<!--<script" keep it from ending, whatever stands around them.
@@ -157,27 +157,42 @@ def _require_steps(slider: Slider, groups: Sequence[CameraGroup]) -> None:
         )
 
 
-def _slider(slider: Slider) -> dict[str, object]:
+def _slider(slider: Slider, groups: Sequence[CameraGroup], photos: dict[int, _Photo]) -> dict[str, object]:
     return {
         "label": slider.label,
         "captions": list(slider.captions),
+        "photos": [_place_of_step(step, slider, groups, photos) for step in range(len(slider.captions))],
         "groups": list(slider.groups),
         "related_group": slider.related_group,
         "related": [list(rows) for rows in slider.related],
     }
 
 
+def _place_of_step(step: int, slider: Slider, groups: Sequence[CameraGroup], photos: dict[int, _Photo]) -> int | None:
+    places = (_place(groups[number].frames, step, photos) for number in slider.groups)
+    return next((place for place in places if place is not None), None)
+
+
+def _place(frames: Sequence[PosedPhoto | None] | None, row: int, photos: dict[int, _Photo]) -> int | None:
+    """Where among `photos` that of a row is, which becomes one of them unless it is there; None where it has none."""
+    frame = None if frames is None else frames[row]
+    if frame is None:
+        return None
+    if id(frame) not in photos:
+        try:
+            photos[id(frame)] = _Photo(frame, len(photos), _photo_url(frame))
+        except DatasetError:
+            return None  # damaged, which may be why it was not localized
+    return photos[id(frame)].place
+
+
 def _camera(T_world_cam: Pose, row: int, group: CameraGroup, photos: dict[int, _Photo]) -> dict[str, object]:
-    """A camera; its photo becomes one of `photos`, unless another camera has the same."""
-    frame = group.frames[row] if group.frames is not None else None
-    if frame is not None and id(frame) not in photos:
-        photos[id(frame)] = _Photo(frame, len(photos), _photo_url(frame))
     R, t = T_world_cam.R[row], T_world_cam.t[row]
     return {
         "R": [round(number, 5) for number in R.flatten().tolist()],
         "t": [round(number, 4) for number in t.tolist()],
         "caption": group.captions[row],
-        "photo": None if frame is None else photos[id(frame)].place,
+        "photo": _place(group.frames, row, photos),
     }
 
 

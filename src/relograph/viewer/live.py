@@ -185,9 +185,9 @@ class LiveView:
         gui.add_html(_paragraphs(self.shown.note))
         self._slider = None
         if slider is not None and slider.captions:
-            last = len(slider.captions) - 1
-            self._slider = gui.add_slider(slider.label, 0, max(last, 1), 1, 0, disabled=last < 1)
-            self._slider.on_update(lambda event: self._step(event.target.value))
+            count = len(slider.captions)
+            self._slider = gui.add_slider(slider.label, 1, max(count, 2), 1, 1, disabled=count < 2)
+            self._slider.on_update(lambda event: self._step(event.target.value - 1))
         self._told = gui.add_html("")
         self._photo_shown = gui.add_image(np.zeros((3, 4, 3), dtype=np.uint8), visible=False)
         with gui.add_folder("Cameras"):
@@ -215,16 +215,16 @@ class LiveView:
             for (group, _), photo in self._photo_nodes.items():
                 photo.visible = self._group_nodes[group].visible
         if self._slider is not None:
-            self._step(self._slider.value)  # what is marked may belong to it
+            self._step(self._slider.value - 1)  # what is marked may belong to it
 
     def _step(self, step: int) -> None:
-        """Goes to a step along the slider."""
+        """Goes to a step along the slider, which counts them from 1."""
         slider = self.shown.slider
         if slider is None or not slider.captions:
             return
         step = min(step, len(slider.captions) - 1)  # a slider of one step has two ends
         with self._one_at_a_time, self._server.atomic():
-            if self._slider is not None and step != min(self._slider.value, len(slider.captions) - 1):
+            if self._slider is not None and step != min(self._slider.value, len(slider.captions)) - 1:
                 return  # the slider has moved on meanwhile
             here = [(number, step) for number in slider.groups if self._is_there((number, step))]
             relatives = slider.related_group
@@ -234,16 +234,16 @@ class LiveView:
                 near = [(number, row) for row in around for number in slider.groups if self._is_there((number, row))]
                 self._lay_photos([*near, *related])
             self._mark(here, related, slider.captions[step])
-            self._tell(slider.captions[step], here)
+            self._tell(slider.captions[step], [(number, step) for number in slider.groups])  # also where it is nowhere
 
     def _tell_camera(self, camera: Camera) -> None:
         """Shows a camera that was clicked; one of the slider's moves the slider there."""
         number, row = camera
         slider = self.shown.slider
         if self._slider is not None and slider is not None and number in slider.groups:
-            if self._slider.value == row:
+            if self._slider.value == row + 1:
                 self._step(row)
-            self._slider.value = row  # type: ignore[misc]  # it has a setter, apart from its getter
+            self._slider.value = row + 1  # type: ignore[misc]  # it has a setter, apart from its getter
             return
         caption = self.shown.groups[number].captions[row]
         with self._one_at_a_time, self._server.atomic():
