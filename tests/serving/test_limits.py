@@ -84,8 +84,45 @@ def test_long_first_lines_are_refused(asked: Running):
             opened.sendall(b"x" * 1000)
             if select.select([opened], [], [], 0.02)[0]:  # it has been answered before its end
                 break
-        assert received(opened).startswith(b"HTTP/1.1 400 ")
+        assert error_of(as_response(received(opened)), 431)[0] == "headers_too_large"
     assert asked.client.get(f"/v1/maps/{'x' * 20_000}").status_code == 404
+
+
+def as_response(answer: bytes) -> httpx.Response:
+    """Bytes of an answer, whole and with the headers that browsers obey, as httpx would have it."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    response = httpx.Response(
+        int(first.split()[1]), headers=[tuple(line.split(": ", 1)) for line in lines], content=body
+    )
+    assert int(response.headers["content-length"]) == len(body)
+    assert response.headers["x-content-type-options"] == "nosniff"
+    assert response.headers["connection"] == "close"
+    return response
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"\x16\x03\x01 hello, is this TLS?\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nno colon\r\n\r\n",
+        f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n".encode(),
+    ],
+    ids=["no HTTP", "no header", "no chunk"],
+)
+def test_what_is_no_http_is_told_in_the_one_form_of_errors(asked: Running, request_bytes: bytes):
+    with connected(asked) as opened:
+        opened.sendall(request_bytes)
+        assert error_of(as_response(received(opened)), 400)[0] == "bad_request"
+
+
+def test_what_is_no_http_behind_an_answer_ends_the_connection(asked: Running, caplog: pytest.LogCaptureFixture):
+    with connected(asked) as opened:
+        opened.sendall(b"POST /v1/maps/hall/localize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+        wait_until(lambda: b'"not_found"' in opened.recv(65536, socket.MSG_PEEK))
+        opened.sendall(b"nonsense\r\n")
+        assert received(opened).count(b"HTTP/1.1 ") == 1
+    assert [record for record in caplog.records if record.name == "asyncio"] == []  # all was handled
 
 
 # Photos

@@ -1,10 +1,14 @@
 """Connections that say nothing, or too slowly, or do not listen, are closed: uvicorn alone would wait for ever."""
 
 import asyncio
+import sys
 from typing import Any
 
 import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
+
+from relograph.serving.errors import CLOSING
+from relograph.serving.guarding import add_headers, error_response, headers_too_large, new_request_id, no_http
 
 
 class PatientProtocol(H11Protocol):
@@ -38,8 +42,23 @@ class PatientProtocol(H11Protocol):
             self._wait_for_headers()
 
     def send_400_response(self, msg: str) -> None:
-        """To a request that is not HTTP after all, such as a body in broken chunks: its answer is given herewith."""
-        super().send_400_response(msg)
+        """To what is no HTTP after all, such as a body in broken chunks: its answer is given herewith where none has begun,
+        in the one form of errors, which uvicorn does not know.
+        """
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            hint = getattr(sys.exc_info()[1], "error_status_hint", 400)
+            is_before_a_body = self.conn.our_state is h11.IDLE
+            response = error_response(headers_too_large() if hint == 431 and is_before_a_body else no_http())
+            response.headers.update(CLOSING)
+            add_headers(response.headers, new_request_id())
+            status = response.status_code
+            for event in (
+                h11.Response(status_code=status, headers=response.raw_headers, reason=STATUS_PHRASES[status]),
+                h11.Data(data=response.body),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event))
+        self.transport.close()
         if self.cycle is not None:
             self.cycle.disconnected = True
             self.cycle.message_event.set()

@@ -51,7 +51,7 @@ class Guard:
             return
         began, headers = perf_counter(), Headers(scope=scope)
         given_id = headers.get("x-request-id", "")
-        request_id = given_id if REQUEST_ID.fullmatch(given_id) else secrets.token_hex(8)
+        request_id = given_id if REQUEST_ID.fullmatch(given_id) else new_request_id()
         scope.setdefault("state", {})["began"] = began
         status = 0
 
@@ -60,12 +60,9 @@ class Guard:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 answer_headers = MutableHeaders(scope=message)
-                answer_headers["X-Request-ID"] = request_id
-                for name, value in SECURITY_HEADERS.items():
-                    answer_headers.setdefault(name, value)
+                add_headers(answer_headers, request_id)
                 if headers.get("origin") in self._cors_origins:
                     answer_headers["Cross-Origin-Resource-Policy"] = "cross-origin"
-                answer_headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
         try:
@@ -84,11 +81,7 @@ class Guard:
         lines = (part for header in scope["headers"] for part in header)
         num_bytes = sum(map(len, (scope["raw_path"], scope["query_string"], *lines)))
         if num_bytes > HEADER_BYTES:  # uvicorn stops what has not come in whole by then, but not what has
-            return ServiceError(
-                431,
-                "headers_too_large",
-                f"Expected at most {HEADER_BYTES} bytes before the body, found {num_bytes}. Send less there.",
-            )
+            return headers_too_large()
         host = headers.get("host", "")
         if self._allowed_hosts is not None and without_port(host) not in self._allowed_hosts:
             return ServiceError(
@@ -140,6 +133,34 @@ def without_port(host: str) -> str:
 
 def _host_of(origin: str) -> str:
     return origin.partition("://")[2]
+
+
+def new_request_id() -> str:
+    return secrets.token_hex(8)
+
+
+def add_headers(headers: MutableHeaders, request_id: str) -> None:
+    """What every answer carries, unless it says otherwise."""
+    headers["X-Request-ID"] = request_id
+    for name, value in SECURITY_HEADERS.items():
+        headers.setdefault(name, value)
+    headers.setdefault("Cache-Control", "no-store")
+
+
+def headers_too_large() -> ServiceError:
+    return ServiceError(
+        431,
+        "headers_too_large",
+        f"Expected at most {HEADER_BYTES} bytes before the body, found more. Send less there.",
+    )
+
+
+def no_http() -> ServiceError:
+    return ServiceError(
+        400,
+        "bad_request",
+        "Expected a request by HTTP/1.1, found something else. Let your HTTP library send it.",
+    )
 
 
 def unexpected(request_id: str) -> ServiceError:
