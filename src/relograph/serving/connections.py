@@ -42,8 +42,9 @@ class PatientProtocol(H11Protocol):
             self._wait_for_headers()
 
     def send_400_response(self, msg: str) -> None:
-        """To what is no HTTP after all, such as a body in broken chunks: its answer is given herewith where none has begun,
-        in the one form of errors, which uvicorn does not know.
+        """To what is no HTTP after all, such as a body in broken chunks: where no answer has begun it is given herewith.
+
+        It has the one form of errors, which uvicorn does not know.
         """
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             hint = getattr(sys.exc_info()[1], "error_status_hint", 400)
@@ -54,7 +55,7 @@ class PatientProtocol(H11Protocol):
             status = response.status_code
             for event in (
                 h11.Response(status_code=status, headers=response.raw_headers, reason=STATUS_PHRASES[status]),
-                h11.Data(data=response.body),
+                h11.Data(data=bytes(response.body)),
                 h11.EndOfMessage(),
             ):
                 self.transport.write(self.conn.send(event))
