@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
+from scipy.spatial.transform import Rotation
 
 import painted_box
 import relograph
@@ -34,6 +35,7 @@ from relograph.client import (
     RemoteFrame,
     RemoteReference,
     UnavailableError,
+    as_prior,
 )
 from relograph.errors import ConfigError, DatasetError, MissingExtraError
 from relograph.maps import Similarity
@@ -176,6 +178,45 @@ def test_what_is_asked_for_arrives(asking: Client, box: Box):
     assert prior is not None
     again = asking.localize("box", box.query, camera=camera, axes="opengl", prior=prior)
     assert_allclose(again.cam_center_world, QUERY_POSE.t, atol=0.02)
+
+
+def test_a_pose_and_its_matrix_are_priors_too(asking: Client, box: Box):
+    for prior in (QUERY_POSE, QUERY_POSE.matrix().numpy(), QUERY_POSE.matrix().tolist()):
+        answer = asking.localize("box", box.query, focal_px=painted_box.CAMERA.fx, prior=prior)
+        assert_allclose(answer.cam_center_world, QUERY_POSE.t, atol=0.02)
+
+
+@pytest.mark.parametrize("angle_rad", [0.0, 1e-9, 0.3, 2.0, np.pi - 1e-9, np.pi])
+def test_the_quaternion_of_a_prior_is_that_of_its_matrix(angle_rad: float):
+    rotation = Rotation.from_rotvec(angle_rad * np.array([0.6, 0.0, -0.8]))
+    T_world_cam = np.eye(4)
+    T_world_cam[:3] = np.column_stack([rotation.as_matrix(), [1.0, 2.0, 3.0]])
+    prior = as_prior(T_world_cam)
+    assert prior is not None
+    assert prior.cam_center_world == (1.0, 2.0, 3.0)
+    assert abs(np.dot(prior.quat_wxyz, rotation.as_quat(scalar_first=True))) == pytest.approx(1.0, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"cam_center_world": [0, 0, 0]}, "dict"),
+        ([0.0, 0.0, 0.0], r"the shape \(3,\)"),
+        (np.diag([1.0, 1.0, -1.0, 1.0]), r"the shape \(4, 4\)"),  # mirrored
+        (np.full((4, 4), np.nan), r"the shape \(4, 4\)"),
+        (relograph.Pose.identity(2), r"the shape \(2, 4, 4\)"),
+        ("here", "str"),
+    ],
+)
+def test_what_is_no_prior_is_said_with_what_could_be_one(given: object, named: str):
+    with pytest.raises(ConfigError, match=f"expected a PriorPose, a pose or its 4x4 matrix as prior, got .*{named}"):
+        as_prior(given)
+
+
+def test_an_answer_is_no_prior_but_has_one(asking: Client, box: Box):
+    answer = asking.localize("box", box.query)
+    with pytest.raises(ConfigError, match=r"got RemoteAnswer\. .* of an answer: answer\.as_prior\(\)"):
+        as_prior(answer)
 
 
 def test_a_refused_photo_is_an_answer_with_a_reason(asking: Client):

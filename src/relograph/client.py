@@ -31,6 +31,8 @@ CONNECT_S = 5.0
 FIRST_WAIT_S = 0.2
 """Before a request is sent again after a lost connection; twice as long each time, up to `LONGEST_WAIT_S`."""
 LONGEST_WAIT_S = 5.0
+ROTATION_TOLERANCE = 1e-3
+"""How far a matrix may be from a rotation: one printed with few digits is within it."""
 JPEG_QUALITY = 95
 """In which pixels are sent: little is lost, and 12 megapixels stay below the usual limit of a service."""
 
@@ -238,6 +240,44 @@ class HasMatrix(Protocol):
     def matrix(self) -> Any: ...
 
 
+def as_prior(given: object) -> PriorPose | None:
+    """The prior that somebody means: a pose, bare or as a 4x4 matrix, may be 3 m off. What cannot be one is an error.
+
+    Example:
+        >>> as_prior([[1, 0, 0, 4], [0, 1, 0, 5], [0, 0, 1, 6], [0, 0, 0, 1]]).cam_center_world
+        (4.0, 5.0, 6.0)
+    """
+    if given is None or isinstance(given, PriorPose):
+        return given
+    try:
+        matrix = np.asarray(given.matrix() if isinstance(given, HasMatrix) else given, dtype=np.float64)
+    except (TypeError, ValueError):
+        matrix = np.empty(0)
+    R = matrix[:3, :3] if matrix.shape == (4, 4) and np.isfinite(matrix).all() else np.zeros((3, 3))
+    if np.abs(R @ R.T - np.eye(3)).max() > ROTATION_TOLERANCE or np.linalg.det(R) < 0:
+        found = f"numbers of the shape {matrix.shape}" if matrix.size else type(given).__name__
+        raise ConfigError(
+            f"expected a PriorPose, a pose or its 4x4 matrix as prior, got {found}. Of a place alone: PriorPose((x, y, "
+            "z)); of an answer: answer.as_prior()."
+        )
+    return PriorPose(tuple(matrix[:3, 3].tolist()), _quat_wxyz(R))
+
+
+def _quat_wxyz(R: Float64[np.ndarray, "3 3"]) -> tuple[float, float, float, float]:
+    """Of what is nearly a rotation: the eigenvector of the largest eigenvalue (Bar-Itzhack, 2000)."""
+    (xx, xy, xz), (yx, yy, yz), (zx, zy, zz) = R
+    upper = np.array(
+        [
+            [xx + yy + zz, zy - yz, xz - zx, yx - xy],
+            [0.0, xx - yy - zz, yx + xy, xz + zx],
+            [0.0, 0.0, yy - xx - zz, zy + yz],
+            [0.0, 0.0, 0.0, zz - xx - yy],
+        ]
+    )
+    w, x, y, z = np.linalg.eigh(upper, UPLO="U").eigenvectors[:, -1].tolist()
+    return w, x, y, z
+
+
 # The client
 
 
@@ -354,7 +394,7 @@ class Client:
         *,
         focal_px: float | None = None,
         camera: str | None = None,
-        prior: PriorPose | None = None,
+        prior: PriorPose | HasMatrix | ArrayLike | None = None,
         num_references: int | None = None,
         solver: Solver | None = None,
         axes: Axes | None = None,
@@ -363,8 +403,10 @@ class Client:
         """Where a photo was taken.
 
         `camera` is a line in COLMAP's notation. Without it and without `focal_px`, the focal length is the one in the
-        photo's file, or is searched. What is left out is as the service has it.
+        photo's file, or is searched. `prior` is about where it was taken: a bare pose, or its 4x4 matrix, may be 3 m
+        off. What is left out is as the service has it.
         """
+        prior = as_prior(prior)
         fields = {
             "focal_px": focal_px,
             "camera": camera,
