@@ -23,9 +23,9 @@ from relograph.geometry import Pose
 from relograph.maps import Map
 from relograph.models.shipped import LoadedMatchGNN, load_match_gnn
 from relograph.scenes import open_scene
-from relograph.serving.keys import create_key
+from relograph.serving.keys import create_key, revoke_key
 from relograph.viewer.answers import map_of_demo
-from serving.running_services import Running, running, wait_until
+from serving.running_services import Running, network_at_work, running, wait_until
 
 REPOSITORY = Path(__file__).parents[2]
 DESK, PHONE = {"width": 1200, "height": 800}, {"width": 360, "height": 740}
@@ -382,6 +382,41 @@ def test_a_busy_server_is_asked_again_when_it_said(browser: Any, service: Runnin
         again = page.get_by_role("button", name="Try again", exact=True)
         again.click()
         assert said(page) == "Found"
+
+
+def test_a_photo_whose_localizing_was_stopped_is_asked_about_again(page: Any, service: Running, query: Path):
+    with network_at_work(service):
+        page.set_input_files("#choose", query)
+        page.click("#stop")
+        assert "Stopped." in said(page, "#problem")
+        assert not page.locator("#working").is_visible()
+    page.get_by_role("button", name="Try again").click()
+    assert said(page) == "Found"
+
+
+def test_a_map_that_the_key_may_not_see_any_more_is_not_named_and_others_are_offered(
+    browser: Any, map_path: Path, query: Path, network: LoadedMatchGNN, tmp_path: Path
+):
+    keys = tmp_path / "keys.json"
+    both, key = create_key(keys, "read")
+    one, _ = create_key(keys, "read", maps=["hall"])
+    with (
+        running(str(map_path), f"hall={map_path}", network=network, keys=keys) as service,
+        opened(browser, service.url, statuses=(401, 404)) as page,
+    ):
+        page.fill("#key", both)
+        page.keyboard.press("Enter")
+        wait_for_map(page)
+        revoke_key(keys, key.id)
+        wait_until(lambda: service.client.get("/v1/maps", headers={"Authorization": f"Bearer {both}"}).is_error)
+        page.set_input_files("#choose", query)
+        page.fill("#key", one)
+        page.keyboard.press("Enter")
+        assert "That is not there any more." in said(page, "#problem")
+        assert page.locator("#about-map").inner_text() == "relograph"
+        page.get_by_role("button", name="Try again").click()
+        assert said(page) == "Found"
+        assert page.locator("#about-map").inner_text() == "Map hall: 8 photos"
 
 
 @contextmanager

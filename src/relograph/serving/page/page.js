@@ -219,8 +219,11 @@ async function withProblemsTold(something, again) {
   } catch (error) {
     if (error.name === "AbortError") return;
     if (!(error instanceof Refused || error instanceof Away)) throw error;
-    if (error.status === 401) askForKey(again);
-    else say(...problem(error), isWorthRepeating(error) ? again : null, error.retryAfterS, error.status === 503);
+    if (error.status === 401) return askForKey(again);
+    const isGone = error.status === 404;
+    if (isGone) byId("about-map").textContent = "relograph";
+    const onward = isGone ? start : isWorthRepeating(error) ? again : null; // there may be other maps
+    say(...problem(error), onward, error.retryAfterS, error.status === 503);
   }
 }
 
@@ -322,7 +325,10 @@ function listen() {
   document.addEventListener("drop", event => { if (event.dataTransfer.files[0]) take(event.dataTransfer.files[0]); });
   document.addEventListener("paste", event => { if (event.clipboardData.files[0]) take(event.clipboardData.files[0]); });
   byId("options-form").addEventListener("submit", event => { event.preventDefault(); ask(); });
-  byId("stop").addEventListener("click", stopAsking);
+  byId("stop").addEventListener("click", () => {
+    stopAsking();
+    say("Stopped.", "The photo was not localized.", ask);
+  });
   byId("frames").addEventListener("change", event => choose(frames.get(event.target.value), { goThere: true }));
   byId("close-chosen").addEventListener("click", () => { choose(null); byId("canvas").focus(); });
   byId("copy").addEventListener("click", copyJson);
