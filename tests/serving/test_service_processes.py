@@ -187,6 +187,13 @@ def test_what_is_wrong_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch
         assert done.exit_code == 1, arguments
         assert says in done.stderr
         assert len(done.stderr.splitlines()) == 1
+        if "See `" in done.stderr:
+            assert "See `relograph serve run --help`" in done.stderr
+
+
+def test_the_help_says_where_the_options_are_and_there_they_are():
+    assert "relograph serve run --help" in " ".join(CliRunner().invoke(app, ["serve", "--help"]).stdout.split())
+    assert "--max-megapixels" in CliRunner().invoke(app, ["serve", "run", "--help"]).stdout
 
 
 def test_a_port_that_is_taken_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch):

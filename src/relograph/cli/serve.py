@@ -30,7 +30,10 @@ class _ServeGroup(TyperGroup):
 
 app = typer.Typer(
     cls=_ServeGroup,
-    help="Localize photos over HTTP, with a web page: `relograph serve MAP...` is `relograph serve run MAP...`.",
+    help=(
+        "Localize photos over HTTP, with a web page: `relograph serve MAP...` is `relograph serve run MAP...`, and "
+        "`relograph serve run --help` lists its options."
+    ),
     no_args_is_help=True,
 )
 keys_app = typer.Typer(help="Make, list and revoke the API keys of a service.", no_args_is_help=True)

@@ -41,7 +41,7 @@ def camera_from_colmap(model: str, width: int, height: int, params: Sequence[flo
     if len(params) != len(names):
         raise DatasetError(
             f"{where}: expected {len(names)} parameters for the camera model {model} ({' '.join(names)}), "
-            f"found {len(params)}. Correct the file."
+            f"found {len(params)}. Correct it."
         )
     value = dict(zip(names, (float(param) for param in params), strict=True))
     if model == "FULL_OPENCV" and any(value[name] != 0.0 for name in ("k4", "k5", "k6")):

@@ -202,7 +202,7 @@ def _open(file: io.BufferedIOBase, where: str) -> ImageFile.ImageFile:
     if min(image.size) < MIN_SIDE_PX:
         raise DatasetError(
             f"{where}: expected at least {MIN_SIDE_PX} pixels a side, found {image.width} x {image.height}. "
-            "Replace the placeholder by the photo."
+            "Use a larger one: this shows nothing."
         )
     return image
 

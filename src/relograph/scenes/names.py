@@ -138,16 +138,16 @@ def parse_float(token: str, where: str) -> float:
     except ValueError:
         value = None
     if value is None:
-        raise DatasetError(f"{where}: expected a number, found {_shortened(token)}. Correct the file.")
+        raise DatasetError(f"{where}: expected a number, found {_shortened(token)}. Correct it.")
     if not math.isfinite(value):
-        raise DatasetError(f"{where}: expected a finite number, found {token.strip()}. Correct the file.")
+        raise DatasetError(f"{where}: expected a finite number, found {token.strip()}. Correct it.")
     return value
 
 
 def parse_int(token: str, where: str) -> int:
     """The non-negative whole number written in `token`."""
     if not re.fullmatch(r"[0-9]{1,18}", token.strip()):
-        raise DatasetError(f"{where}: expected a whole number, found {_shortened(token)}. Correct the file.")
+        raise DatasetError(f"{where}: expected a whole number, found {_shortened(token)}. Correct it.")
     return int(token)
 
 
@@ -160,7 +160,7 @@ def parse_floats(text: str, count: int, where: str) -> list[float]:
     """
     tokens = text.split()
     if len(tokens) != count:
-        raise DatasetError(f"{where}: expected {count} numbers, found {len(tokens)}. Correct the file.")
+        raise DatasetError(f"{where}: expected {count} numbers, found {len(tokens)}. Correct it.")
     return [parse_float(token, where) for token in tokens]
 
 
@@ -172,13 +172,13 @@ def pose_from_matrix(rows: Sequence[Sequence[float]], where: str) -> Pose:
     """
     matrix = np.asarray(rows, dtype=np.float64)
     if matrix.shape not in ((3, 4), (4, 4)):
-        raise DatasetError(f"{where}: expected a 4x4 or 3x4 matrix, found the shape {matrix.shape}. Correct the file.")
+        raise DatasetError(f"{where}: expected a 4x4 or 3x4 matrix, found the shape {matrix.shape}. Correct it.")
     _check_numbers(matrix, matrix[:3, 3], where)
     if matrix.shape == (4, 4) and np.abs(matrix[3] - [0.0, 0.0, 0.0, 1.0]).max() > 1e-6:
         found = " ".join(f"{value:g}" for value in matrix[3])
         raise DatasetError(
             f"{where}: expected 0 0 0 1 as the last row of the pose, found {found}. "
-            "Correct the file; a transposed matrix has its translation there."
+            "Correct it; a transposed matrix has its translation there."
         )
     # In numpy, which takes a fifth of the time of torch for one small matrix: large scenes have ten thousands of them.
     # Clipping keeps the product from overflowing, and leaves what is no rotation none.
@@ -200,7 +200,7 @@ def pose_from_quat_wxyz(quat_wxyz: Sequence[float], translation: Sequence[float]
     if abs(norm - 1.0) > QUATERNION_NORM_TOLERANCE:
         raise DatasetError(
             f"{where}: expected a quaternion of norm 1 as rotation, found the norm {norm:g}. "
-            "Correct the file, or check the order of its columns."
+            "Correct it, or check the order of its numbers."
         )
     return Pose.from_quat_wxyz(values[:4] / norm, values[4:])
 
@@ -216,11 +216,11 @@ def pose_from_rotation_vector(rotation_vector: Sequence[float], translation: Seq
 
 def _check_numbers(values: Float64[np.ndarray, "..."], translation: Float64[np.ndarray, "3"], where: str) -> None:
     if not np.isfinite(values).all():
-        raise DatasetError(f"{where}: expected finite numbers in the pose, found NaN or infinity. Correct the file.")
+        raise DatasetError(f"{where}: expected finite numbers in the pose, found NaN or infinity. Correct it.")
     if np.abs(translation).max() > MAX_COORDINATE_M:
         raise DatasetError(
             f"{where}: expected a translation in metres, found {np.abs(translation).max():g}, farther than any place. "
-            "Correct the file."
+            "Correct it."
         )
 
 

@@ -145,4 +145,4 @@ def _option(field: str) -> str:
 
 def _require(holds: bool, what: str) -> None:
     if not holds:
-        raise ConfigError(f"expected {what}. See `relograph serve --help`.")
+        raise ConfigError(f"expected {what}. See `relograph serve run --help`.")

@@ -42,7 +42,7 @@ class PatientProtocol(H11Protocol):
             self._wait_for_headers()
 
     def send_400_response(self, msg: str) -> None:
-        """To what is no HTTP after all, such as a body in broken chunks: where no answer has begun it is given herewith.
+        """To what is no HTTP after all, such as a body in broken chunks: where no answer has begun it is given here.
 
         It has the one form of errors, which uvicorn does not know.
         """

@@ -71,14 +71,14 @@ class LocalizeJson(LocalizeOptions):
     """A query as JSON."""
 
     image_base64: str
-    """The photo's file: JPEG, PNG or WebP."""
+    """The photo's file: JPEG, PNG, WebP, or HEIC where the service can read it."""
 
 
 class LocalizeForm(LocalizeOptions):
     """A query as multipart/form-data."""
 
     image: Annotated[bytes, Field(json_schema_extra={"format": "binary"})]
-    """The photo's file: JPEG, PNG or WebP."""
+    """The photo's file: JPEG, PNG, WebP, or HEIC where the service can read it."""
 
 
 class FrameOptions(Message):
@@ -108,7 +108,7 @@ class FrameForm(FrameOptions):
     """A photo that comes into a map, as multipart/form-data."""
 
     image: Annotated[bytes, Field(json_schema_extra={"format": "binary"})]
-    """The photo's file: JPEG, PNG or WebP."""
+    """The photo's file: JPEG, PNG, WebP, or HEIC where the service can read it."""
 
 
 # Answers
