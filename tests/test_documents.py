@@ -4,17 +4,21 @@ import re
 import runpy
 import shlex
 import shutil
+import subprocess
+import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from packaging.requirements import Requirement
 from torch.distributed.run import get_args_parser
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from chromium import CHROMIUM
 from relograph.cli.app import app
 from relograph.evaluation.experiment_report import write_report
 from relograph.evaluation.paper_numbers import paper_numbers
@@ -98,6 +102,9 @@ def run_shell_line(line: str) -> None:
 
 
 def run_relograph(arguments: list[str], line: str) -> None:
+    if serves(arguments) and Path(arguments[1]).is_dir():  # a map that a line before it has made
+        run_until_it_answers(arguments, line)
+        return
     is_slow = any(tuple(arguments[: len(slow)]) == slow for slow in TAKES_MINUTES)
     if is_slow and not takes_seconds(arguments):
         parse_relograph(arguments)
@@ -106,16 +113,38 @@ def run_relograph(arguments: list[str], line: str) -> None:
     assert done.exit_code == 0, f"{line}\n{done.output}"
 
 
+def serves(arguments: list[str]) -> bool:
+    """Whether a command goes on until it is ended."""
+    return (arguments[0] == "serve" and arguments[1] != "keys") or (
+        arguments[0] == "view" and "--save" not in arguments
+    )
+
+
+def run_until_it_answers(arguments: list[str], line: str) -> None:
+    """At the address that it tells; what it serves is not looked at here."""
+    for_a_test = ("--port", "0", *(["--no-open"] if arguments[0] == "view" else []))
+    command = [sys.executable, "-m", "relograph", *arguments, *for_a_test]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            assert process.stdout is not None
+            lines = []
+            while not (lines and lines[-1].startswith("http://")):
+                lines.append(process.stdout.readline())
+                assert lines[-1], f"{line}\n{''.join(lines)}"  # it has ended
+            address = lines[-1].split()[0] + ("/readyz" if arguments[0] == "serve" else "/")
+            assert httpx.get(address, trust_env=False, timeout=30.0).status_code == 200, line
+        finally:
+            process.terminate()
+
+
 def takes_seconds(arguments: list[str]) -> bool:
     """Whether a training, an evaluation or an experiment is small enough to be run: the tiny preset, or its run."""
     if arguments[0] == "eval":
         return Path(arguments[1]).is_dir()  # only a line before it can have made it
     if arguments[0] == "report":
-        return Path(arguments[1]).is_dir() and "--pdf" not in arguments  # which needs a browser
-    if arguments[0] == "serve":
-        return arguments[1] == "keys"  # else it serves until it is ended
-    if arguments[0] == "view":
-        return "--save" in arguments  # else it serves until it is ended
+        return Path(arguments[1]).is_dir() and ("--pdf" not in arguments or CHROMIUM is not None)
+    if arguments[0] in ("serve", "view"):
+        return not serves(arguments)
     return arguments[0] in ("train", "experiments") and ("tiny" in arguments or "--list-settings" in arguments)
 
 
