@@ -2,12 +2,13 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -59,9 +60,9 @@ def addresses(lines: list[str]) -> list[str]:
     return re.findall(r"^http://127\.0\.0\.1:\d+", "".join(lines), re.MULTILINE)
 
 
-def is_up(url: str) -> bool:
+def is_up(url: str, within_s: float = 30.0) -> bool:
     try:
-        return httpx.get(f"{url}/readyz", trust_env=False, timeout=30.0).status_code == 200
+        return httpx.get(f"{url}/readyz", trust_env=False, timeout=within_s).status_code == 200
     except httpx.TransportError:
         return False
 
@@ -139,34 +140,52 @@ def test_two_workers_count_together_and_a_killed_one_is_replaced(folder: Path):
 
 
 HELD = """
+import os
 import time
 from pathlib import Path
 from relograph.cli.app import app
 from relograph.serving.answering import Answering
 
+def start_and_tell(self, start=Answering.start):
+    start(self)
+    Path(f"held/started-{os.getpid()}").touch()
+
 def answer_when_told(self, asks, answer=Answering._answer):
-    while not Path("go").exists():
+    Path(f"held/asked-{os.getpid()}").touch()
+    while not Path("held/go").exists():
         time.sleep(0.01)
     answer(self, asks)
 
-Answering._answer = answer_when_told
-app()
+Answering.start, Answering._answer = start_and_tell, answer_when_told
+if __name__ == "__main__":
+    app()
 """
 
 
-def test_an_answer_under_way_is_given_after_sigterm_and_the_command_ends_well(folder: Path):
+@pytest.mark.parametrize("workers", [1, 2])
+def test_answers_under_way_are_given_after_sigterm_and_the_command_ends_well(folder: Path, workers: int):
     (folder / "held.py").write_text(HELD)
-    with command(folder, program=["held.py"]) as (process, url, lines):
-        with ThreadPoolExecutor(1) as pool:
-            accepted = pool.submit(localize, url)
+    held = folder / "held"
+    shutil.rmtree(held, ignore_errors=True)
+    held.mkdir()
+
+    def num_processes(that: str) -> int:
+        return len(list(held.glob(f"{that}-*")))
+
+    with command(folder, "--workers", str(workers), program=["held.py"]) as (process, url, lines):
+        wait_until(lambda: num_processes("started") == workers, 60.0)
+        with ThreadPoolExecutor(30) as pool:
+            accepted: list[Future[httpx.Response]] = []
             try:
-                wait_until(lambda: metric(url, "relograph_accepted_queries") == 1.0)
+                while num_processes("asked") < workers:  # one of them may take several in a row
+                    accepted.append(pool.submit(localize, url))
+                    wait_until(lambda: metric(url, "relograph_accepted_queries") == len(accepted), 60.0)
                 process.send_signal(signal.SIGTERM)
-                wait_until(lambda: not is_up(url))
-                assert not accepted.done()
+                wait_until(lambda: not is_up(url, within_s=1.0))
+                assert not any(query.done() for query in accepted)
             finally:
-                (folder / "go").touch()
-            assert accepted.result().status_code == 200
+                (held / "go").touch()
+            assert {query.result().status_code for query in accepted} == {200}
         assert process.wait(60) == 0
     assert not [line for line in lines if "Traceback" in line], lines
 
