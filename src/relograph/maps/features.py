@@ -106,12 +106,9 @@ def _descriptors(shards: tuple[AnyShard, ...], shard_of: torch.Tensor, place: to
     """Of all photos in their order, [F, D]."""
     if not shards:
         return torch.zeros(0, 0)
-    descriptors = torch.empty(len(place), shards[0].descriptors.shape[1])
-    order = shard_of.argsort(stable=True)
-    counts = torch.bincount(shard_of, minlength=len(shards)).tolist()
-    for shard, rows in zip(shards, order.split(counts), strict=True):
-        descriptors[rows] = shard.descriptors[place[rows]].float()
-    return descriptors
+    of_shards = [shard.descriptors for shard in shards]
+    first = torch.tensor([0, *(len(some) for some in of_shards)]).cumsum(0)
+    return torch.cat(of_shards)[first[shard_of] + place].float()
 
 
 def _decoded(jpegs: Sequence[bytes]) -> UInt8[Tensor, "M H W 3"]:

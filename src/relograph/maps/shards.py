@@ -56,6 +56,9 @@ class MappedFile:
             header = json.loads(self.mapped[HEADER_LENGTH_BYTES:start])
             tensors = {name: self._tensor(start, **told) for name, told in header.items() if name != "__metadata__"}
             check_tensors(tensors)
+            begin, end = (start + offset for offset in header[DESCRIPTOR]["data_offsets"])
+            begin -= begin % mmap.PAGESIZE
+            self.mapped.madvise(mmap.MADV_WILLNEED, begin, end - begin)  # in one go, not page by page
             tensors[DESCRIPTOR] = tensors[DESCRIPTOR].clone()
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise damaged(str(self.path), error) from error
