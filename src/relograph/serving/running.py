@@ -113,6 +113,8 @@ class _Workers(Multiprocess):
             self._have_listened = True
             self._tell()
         if self._have_listened:
+            for process in self.processes:
+                process.child_conn.close()  # or one that dies while it is asked for a sign is waited for all the same
             super().keep_subprocess_alive()
         elif all(process.exitcode is not None for process in self.processes):
             self.should_exit.set()
