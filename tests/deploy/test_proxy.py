@@ -73,4 +73,4 @@ def test_clients_notice_nothing_when_a_replica_goes_away(tmp_path: Path):
         for _ in range(4):
             assert client.localize("office", photo_file()).map_name == "office"
         served = second.service.metrics.requests.labels("POST", "/v1/maps/{map}/localize", "200")
-        assert served._value.get() >= 4
+        wait_until(lambda: served._value.get() >= 4)  # the last is counted when its answer is out
