@@ -4,6 +4,8 @@ import asyncio
 import json
 import os
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -17,7 +19,7 @@ from relograph.errors import ConfigError
 from relograph.geometry import Pose
 from relograph.models.shipped import load_match_gnn
 from relograph.serving.config import ServeConfig
-from relograph.serving.load import attacks, hostile, overload
+from relograph.serving.load import asking, attacks, hostile, overload
 from relograph.serving.load.asking import percentile
 from relograph.serving.load.benchmark import LoadConfig, benchmark_serve, load_table, write_load_page
 from relograph.serving.load.faults import map_in_postgres, measure_database, measure_killed_worker
@@ -58,6 +60,28 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
         num_references=1,
         atlas=tiny_atlas(),
     )
+
+
+def test_a_connection_that_was_idle_for_long_is_not_used_again(monkeypatch: pytest.MonkeyPatch):
+    """A service that answers one request over each connection, and closes it in silence a little later."""
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        for _ in range(2):
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(answer)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    monkeypatch.setattr(asking, "FRESH_S", 0.01)
+    with listening, asking.Client(listening.getsockname()[1]) as client:
+        assert client.get("/").status == 200
+        time.sleep(0.1)
+        assert client.get("/").status == 200
+        thread.join()
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,8 @@ from relograph.serving.load.place import MAP_NAME, Photo
 HOST = "127.0.0.1"
 LOCALIZE = f"/v1/maps/{MAP_NAME}/localize"
 ASKING_TIMEOUT_S = 60.0
+FRESH_S = 5.0
+"""A connection that was idle for longer is not used again: services close those, ours after 10 s."""
 BROKEN = 0
 """In the place of a status, where the connection broke before an answer came."""
 PAUSE_S = 0.05
@@ -50,7 +52,7 @@ class Client:
 
     def __init__(self, port: int, *, kept: bool = True, key: str | None = None) -> None:
         self._connection = HTTPConnection(HOST, port, timeout=ASKING_TIMEOUT_S)
-        self._kept = kept
+        self._kept, self._last_used = kept, 0.0
         self._shown = {} if key is None else {"Authorization": f"Bearer {key}"}
 
     def __enter__(self) -> "Client":
@@ -74,6 +76,8 @@ class Client:
 
     def _ask(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Reply:
         began = time.perf_counter()
+        if began > self._last_used + FRESH_S:  # the service may be closing it this moment, as any would
+            self._connection.close()
         try:
             self._connection.request(method, path, body, {**headers, **self._shown})
             response = self._connection.getresponse()
@@ -85,6 +89,7 @@ class Client:
             self._connection.close()
             return Reply(BROKEN, began, time.perf_counter())
         finally:
+            self._last_used = time.perf_counter()
             if not self._kept:
                 self._connection.close()
 
