@@ -1,8 +1,10 @@
 """Photos of a large map are found through an index that is in step with the map, whatever happened to either."""
 
 import os
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -95,6 +97,27 @@ def test_to_add_a_few_reads_their_shards_and_no_others(tmp_path: Path, monkeypat
     assert len(opened) == 2  # of four photos and of two
     assert index_of(made).num_rows == 46
     assert index_of(made).revision == made.store.revision()
+
+
+def test_to_add_a_few_is_as_much_work_for_the_database_in_a_large_map_as_in_a_small_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    steps: list[int] = []
+    real = SqliteStore._connect
+
+    def counting(self: SqliteStore, *arguments: Any, **named: Any) -> sqlite3.Connection:
+        db = real(self, *arguments, **named)
+        db.set_progress_handler(lambda: steps.append(0), 10)
+        return db
+
+    monkeypatch.setattr(SqliteStore, "_connect", counting)
+    work = []
+    for num_photos in (40, 800):
+        made = made_map(tmp_path / f"of-{num_photos}", num_photos)
+        steps.clear()
+        made.add(photos(2, first=1000))
+        work.append(len(steps))
+    assert work[1] < 1.5 * work[0]
 
 
 def test_opening_reads_no_shard_and_a_query_only_those_of_its_references(

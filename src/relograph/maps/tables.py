@@ -25,9 +25,11 @@ _SELECT_FRAMES = """
            photo_sha256, shards.sha256, shard_row, shards.height, shards.width, data_sha256, change_id, frames.sha256
     FROM frames JOIN cameras ON cameras.id = camera_id JOIN shards ON shards.id = shard_id
 """
-_INSERT_CHANGE = (
-    "INSERT INTO changes (id, kind, at_utc, about, num_frames, frames_xor, sha256) VALUES (?, ?, ?, ?, ?, ?, ?)"
-)
+_WRITE_CHANGE = """
+    INSERT INTO changes (id, kind, at_utc, about, num_frames, frames_xor, sha256) VALUES (?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (id) DO UPDATE SET kind = excluded.kind, at_utc = excluded.at_utc, about = excluded.about,
+        num_frames = excluded.num_frames, frames_xor = excluded.frames_xor, sha256 = excluded.sha256
+"""
 _NOTHING = bytes(32)
 
 Row = tuple[Any, ...]
@@ -210,9 +212,10 @@ class TableChange:
         self._kind, self._about = kind, about
         last, self._num_frames, self._frames_xor = last_change(db)
         self.number = last + 1
-        self._goes_on = False
+        self._goes_on = self._has_begun = False
         self._is_empty = True
-        self._may_drop_shards = False
+        self._doubted_shards: set[str] = set()
+        """To which no frame may lead when all is done; of those of a large map they are few."""
         self.dropped_shards = False
 
     def _keep(self, shard: Shard) -> None:
@@ -222,7 +225,7 @@ class TableChange:
     def put_shard(self, shard: Shard) -> str:
         if self._db.execute("SELECT 1 FROM shards WHERE sha256 = ?", [shard.sha256]).fetchone() is None:
             self._keep(shard)
-            self._may_drop_shards = True  # unless a frame comes that leads to it
+            self._doubted_shards.add(shard.sha256)  # until a frame comes that leads to it
         return shard.sha256
 
     def _insert_shard(self, shard: Shard, num_bytes: int) -> int:
@@ -241,6 +244,8 @@ class TableChange:
 
     def insert(self, frames: Sequence[MapFrame]) -> None:
         self._require_new([frame.name for frame in frames])
+        if frames:
+            self._begin()
         frames = frames if self._goes_on else [replace(frame, change=self.number) for frame in frames]
         self._db.executemany(
             "INSERT INTO frames (qw, qx, qy, qz, x, y, z, photo_width, photo_height, sequence, timestamp_s,"
@@ -263,13 +268,13 @@ class TableChange:
         )
         for frame in frames:
             self._frames_xor = xor(xor(self._frames_xor, old_sha256[frame.name]), _frame_sha256(frame))
-            self._is_empty, self._may_drop_shards = False, True
+            self._is_empty = False
 
     def remove(self, names: Sequence[str]) -> None:
         for sha256 in self._sha256_by_name(names).values():
             self._frames_xor = xor(self._frames_xor, sha256)
             self._num_frames -= 1
-            self._is_empty, self._may_drop_shards = False, True
+            self._is_empty = False
         self._db.executemany("DELETE FROM frames WHERE name = ?", [[name] for name in names])
 
     def set_settings(self, settings: MapSettings) -> None:
@@ -280,15 +285,23 @@ class TableChange:
 
     def finish(self) -> None:
         """Writes down what was done; a change of nothing is none."""
-        if self._may_drop_shards:
-            unused = "FROM shards WHERE NOT EXISTS (SELECT 1 FROM frames WHERE shard_id = shards.id)"
-            self.dropped_shards = self._db.execute(f"DELETE {unused}").rowcount > 0
+        doubted = sorted(self._doubted_shards)
+        for some in (doubted[start : start + NAMES_AT_ONCE] for start in range(0, len(doubted), NAMES_AT_ONCE)):
+            unused = "NOT EXISTS (SELECT 1 FROM frames WHERE shard_id = shards.id)"
+            delete = f"DELETE FROM shards WHERE sha256 IN ({', '.join('?' * len(some))}) AND {unused}"
+            self.dropped_shards |= self._db.execute(delete, some).rowcount > 0
         if not self._is_empty:
             about, at_utc = json.dumps(self._about, sort_keys=True), datetime.now(UTC).isoformat(timespec="seconds")
             self._write_change((self.number, self._kind, at_utc, about, self._num_frames), self._frames_xor)
 
+    def _begin(self) -> None:
+        """The change's row is there before frames that lead to it: SQLite would look through all frames for those."""
+        if not (self._goes_on or self._has_begun):
+            self._write_change((self.number, self._kind, "", "{}", 0), _NOTHING)
+            self._has_begun = True
+
     def _write_change(self, told: tuple[int, str, str, str, int], frames_xor: bytes) -> None:
-        self._db.execute(_INSERT_CHANGE, (*told, frames_xor, digest(*told, frames_xor.hex())))
+        self._db.execute(_WRITE_CHANGE, (*told, frames_xor, digest(*told, frames_xor.hex())))
 
     def _values(self, frames: Sequence[MapFrame]) -> list[tuple[object, ...]]:
         """Of each frame, in the order in which `update` names them."""
@@ -332,7 +345,11 @@ class TableChange:
             seen.add(name)
 
     def _sha256_by_name(self, names: Sequence[str]) -> dict[str, bytes]:
-        found = {row[0]: row[-1] for row in _select_named(self._db, names)}
+        """Hashes of frames that are about to change."""
+        found: dict[str, bytes] = {}
+        for row in _select_named(self._db, names):
+            found[row[0]] = row[-1]
+            self._doubted_shards.add(_frame(row).shard)
         missing = [name for name in names if name not in found]
         if missing:
             raise DatasetError(
