@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from relograph.serving import bodies
+from relograph.serving import answering, bodies
 from relograph.serving.answering import DECODING_THREADS, Answering
 from relograph.serving.errors import ServiceError
 from serving.running_services import Running, error_of, network_at_work, photo_file, running, wait_until
@@ -191,3 +191,13 @@ def test_metrics_count_requests_answers_and_maps(kitchen: str, tmp_path: Path):
     assert lines['relograph_map_frames{map="kitchen"}'] == "4.0"
     assert lines['relograph_map_ready{map="kitchen"}'] == "1.0"
     assert float(lines['relograph_map_revision{map="kitchen"}']) >= 1.0
+
+
+def test_freed_memory_is_given_back_now_and_then(map_of_noise: Path, monkeypatch: pytest.MonkeyPatch):
+    given_back: list[int] = []
+    monkeypatch.setattr(answering, "ANSWERS_BETWEEN_GIVING_BACK", 3)
+    monkeypatch.setattr(answering, "give_back_freed_memory", lambda: given_back.append(0))
+    with running(str(map_of_noise)) as service:
+        for _ in range(7):
+            assert service.localize(photo_file(), solver="regress").status_code == 200
+    assert len(given_back) == 2
