@@ -246,6 +246,22 @@ def test_who_may_not_write_reads_a_map_that_another_changes(tmp_path: Path, num_
     assert reader._read(read) == [f"walk/{i:04d}.png" for i in range(2, 8)]
 
 
+@pytest.mark.usefixtures("not_allowed_to_write")
+def test_a_log_may_go_while_it_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    made = made_map(tmp_path / "m", 4)
+    (tmp_path / "m" / "map.sqlite-wal").touch()
+    stat = Path.stat
+
+    def gone_by_then(path: Path, **named: Any) -> os.stat_result:
+        if path.name.endswith("-wal"):
+            path.unlink(missing_ok=True)
+        return stat(path, **named)
+
+    monkeypatch.setattr(Path, "exists", lambda path: True)
+    monkeypatch.setattr(Path, "stat", gone_by_then)
+    assert made.store.num_frames() == 4
+
+
 @pytest.fixture
 def not_allowed_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading is done as by a user who may not write to the map's folder; root may write everywhere."""

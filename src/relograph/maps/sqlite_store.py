@@ -330,7 +330,10 @@ class SqliteStore(TableReader):
 
     def _files_now(self) -> list[tuple[int, int]]:
         """When the database and its log, if that holds anything, were written last, and how long they are."""
-        stats = [path.stat() for path in (self._database, self._log) if path.exists()]
+        stats = []
+        for path in (self._database, self._log):
+            with suppress(FileNotFoundError):  # a log goes with its last writer, at any moment
+                stats.append(path.stat())
         return [(stat.st_mtime_ns, stat.st_size) for stat in stats if stat.st_size > 0]
 
     @contextmanager
