@@ -17,6 +17,7 @@ from relograph.errors import ConfigError, DatasetError, GeometryError
 from relograph.geometry import Camera, Pose, pose_error, rotation_error_deg
 from relograph.graphs.correspondence import Lenses, true_matches
 from relograph.localization import localizer as localizer_module
+from relograph.localization import solver as solver_module
 from relograph.localization.focal import UnknownFocal
 from relograph.localization.localizer import (
     Answer,
@@ -204,6 +205,40 @@ def test_whether_the_focal_length_was_known_is_a_sign(room: StreamBatch):
     unknown = replace(known, query_camera=UnknownFocal(WIDTH, HEIGHT, 1))
     signs = [answer_compared(compared, "auto").signs["focal_known"] for compared in (known, unknown)]
     assert signs == [1.0, 0.0]
+
+
+@pytest.mark.usefixtures("shapes_unchecked")
+def test_a_wrong_focal_length_is_found_out(room: StreamBatch):
+    true = compared_by_truth(room, noise_px=0.1)
+    camera = camera_of(room, 0)
+    wrong = replace(true, query_camera=replace(camera, fx=1.2 * camera.fx, fy=1.2 * camera.fy), scale=0.5)
+    answer = answer_compared(wrong, "auto")
+    assert error_of(answer, room)[0] < 0.05
+    assert answer.focal_px == pytest.approx(camera.fx / 0.5, rel=0.05)  # in the photo's own pixels
+    assert answer.signs["focal_known"] == 0.0
+    assert "too long" in answer.reason
+
+
+@pytest.mark.usefixtures("shapes_unchecked")
+def test_a_pose_that_another_focal_length_would_move_is_less_sure(room: StreamBatch, monkeypatch):
+    camera = camera_of(room, 0)
+    wrong = replace(
+        compared_by_truth(room, noise_px=0.1), query_camera=replace(camera, fx=1.2 * camera.fx, fy=1.2 * camera.fy)
+    )
+
+    def answer(compared: Compared, name: str) -> Answer:
+        with monkeypatch.context() as patch:
+            patch.setattr(solver_module, name, 1.0)
+            return answer_compared(compared, "auto")
+
+    moved = answer(wrong, "MAX_FOCAL_ERROR").T_best
+    wrong = replace(wrong, T_regressed=moved)  # the network, told the same, is wrong in the same way
+    trusted, doubted = answer(wrong, "MAX_FOCAL_ERROR"), answer(wrong, "MIN_SAVED")
+    assert_allclose(doubted.T_best.t, trusted.T_best.t)
+    assert trusted.reason == ""
+    assert "may be wrong" in doubted.reason
+    for sign in ("precision", "agreement"):
+        assert doubted.signs[sign] < trusted.signs[sign] - 1
 
 
 def only_the_first_reference(room: StreamBatch) -> StreamBatch:

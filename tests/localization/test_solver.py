@@ -468,6 +468,83 @@ def test_photos_of_one_camera_share_its_focal_length_at_every_size():
     assert_exact(answer, room)
 
 
+# Focal lengths that were given and are wrong
+
+
+def with_focal(camera: Camera, share: float) -> Camera:
+    return replace(camera, fx=share * camera.fx, fy=share * camera.fy)
+
+
+@pytest.mark.parametrize(
+    ("of_query", "of_refs", "words"),
+    [
+        (1.2, 1.0, "the query's 20% too long."),
+        (0.57, 1.0, "the query's 43% too short."),
+        (1.0, 1.2, "the references' 20% too long."),
+        (1.2, 1.2, "the query's 20% too long and the references' 20% too long."),
+    ],
+)
+@pytest.mark.parametrize("has_start", [False, True])
+def test_a_wrong_focal_length_is_found_out(of_query, of_refs, words, has_start):
+    rng = np.random.default_rng(40)
+    room = matched_room(rng).with_noise(rng, 0.5).with_wrong_matches(rng, 0.3)
+    answer = room.solve(
+        query_camera=with_focal(CAMERA, of_query),
+        ref_cameras=[with_focal(camera, of_refs) for camera in room.ref_cameras],
+        start=near(room.T_world_query, rng, sigma_m=0.3) if has_start else None,
+    )
+    assert answer.focal_refuted
+    assert answer.T_by_other_focals is None
+    assert answer.reason.endswith(words)
+    assert answer.focal_px == pytest.approx(CAMERA.fx, rel=0.01)
+    assert answer.focal_sigma_px > 0
+    assert_allclose(answer.ref_focal_px, CAMERA.fx, rtol=0.01)
+    degrees, metres = error(answer, room)
+    assert degrees < 0.2
+    assert metres < 0.02
+
+
+def test_a_wrong_focal_length_of_the_query_is_found_out_where_the_references_have_none():
+    rng = np.random.default_rng(41)
+    room = matched_room(rng).with_noise(rng, 0.3)
+    unknown = [UnknownFocal(640, 480)] * len(room.ref_cameras)
+    answer = room.solve(query_camera=with_focal(CAMERA, 1.3), ref_cameras=unknown)
+    assert answer.focal_refuted
+    assert answer.focal_px == pytest.approx(CAMERA.fx, rel=0.02)
+    assert_allclose(answer.ref_focal_px, CAMERA.fx, rtol=0.02)
+
+
+@pytest.mark.usefixtures("shapes_unchecked")
+def test_a_right_focal_length_is_left_alone():
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        room = matched_room(rng, num_refs=1 + seed % 7, planar=seed % 2 == 0).with_noise(rng, 1.0)
+        answer = room.with_wrong_matches(rng, 0.3).solve(start=near(room.T_world_query, rng))
+        assert not answer.focal_refuted
+        assert "ocal length" not in answer.reason
+        assert answer.focal_px == CAMERA.fx
+        assert answer.focal_sigma_px == 0
+
+
+def test_a_doubted_focal_length_widens_the_covariance(monkeypatch):
+    """Where matches like another focal length better, but not by so much that the given one must be wrong."""
+    rng = np.random.default_rng(42)
+    room = matched_room(rng).with_noise(rng, 0.5)
+    wrong = with_focal(CAMERA, 1.2)
+    monkeypatch.setattr(solver, "MIN_SAVED", 1.0)
+    doubted = room.solve(query_camera=wrong)
+    assert not doubted.focal_refuted
+    assert doubted.reason.endswith("may be wrong: the matches would have the query's 20% too long.")
+    assert doubted.focal_px == wrong.fx
+    assert_allclose(pose_error(doubted.T_by_other_focals, room.T_world_query), 0, atol=0.1)
+    monkeypatch.setattr(solver, "MAX_FOCAL_ERROR", 1.0)
+    trusted = room.solve(query_camera=wrong)
+    assert trusted.T_by_other_focals is None
+    off = tangent_error(trusted, room)
+    assert off @ np.linalg.solve(trusted.covariance, off) > 100  # as if it were sure
+    assert off @ np.linalg.solve(doubted.covariance, off) < 20
+
+
 # Hard and bad input
 
 

@@ -33,7 +33,10 @@ LOG_FOCAL_LIMIT = np.log(8.0)
 
 @dataclass(frozen=True)
 class Guess:
-    """What is solved for: the query's pose, and logs of unknown focal lengths in units of the image's longer side."""
+    """What is solved for: the query's pose, and logs of unknown focal lengths.
+
+    They are in units of the image's longer side; those that were given and are not believed, of the given one.
+    """
 
     R_world_cam: Float64[np.ndarray, "3 3"]
     center: Float64[np.ndarray, "3"]
@@ -51,6 +54,11 @@ class Guess:
         R = self.R_world_cam @ rotation_matrix(step[:3])
         log_focal = np.clip(self.log_focal + step[6:], -LOG_FOCAL_LIMIT, LOG_FOCAL_LIMIT)
         return Guess(R, self.center + step[3:6], log_focal)
+
+    def step_to(self, other: "Guess") -> Float64[np.ndarray, "6"]:
+        """The step that leads to the other's pose."""
+        turn = Pose.from_rotation_and_translation(self.R_world_cam.T @ other.R_world_cam, np.zeros(3))
+        return np.concatenate([turn.axis_angle().numpy(), other.center - self.center])
 
     def is_finite(self) -> bool:
         return bool(np.isfinite(self.R_world_cam).all() and np.isfinite(self.center).all())
@@ -102,6 +110,19 @@ class EpipolarMatches:
         if self.query_group >= 0:
             log_focal[self.query_group] = np.log(query_focal)
         return log_focal
+
+    def with_free_focals(self) -> "EpipolarMatches":
+        """The same matches as if no focal length were known.
+
+        Those that were given become unknown in units of what was given: one of the query, one that all references that
+        had one share.
+        """
+        query_group, group_by_ref, num_groups = self.query_group, self.group_by_ref, self.num_groups
+        if query_group < 0:
+            query_group, num_groups = num_groups, num_groups + 1
+        if (group_by_ref < 0).any():
+            group_by_ref, num_groups = np.where(group_by_ref < 0, num_groups, group_by_ref), num_groups + 1
+        return replace(self, query_group=query_group, group_by_ref=group_by_ref, num_groups=num_groups)
 
     def query_rays(self, log_focal: Float64[np.ndarray, "G"]) -> Float64[np.ndarray, "3 M"]:
         """Rays (x, y, 1) in the query's frame."""

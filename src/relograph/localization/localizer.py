@@ -607,7 +607,8 @@ def _signs(
     }
     if solved is None or solved.T_world_cam is None:
         return signs
-    difference = pose_error(solved.T_world_cam, compared.T_regressed)
+    others = [pose for pose in (compared.T_regressed, solved.T_by_other_focals) if pose is not None]
+    differences = [pose_error(solved.T_world_cam, other) for other in others]
     variance_rad, variance_m = (
         float(torch.linalg.eigvalsh(solved.covariance[some, some])[-1]) for some in (slice(0, 3), slice(3, 6))
     )
@@ -615,8 +616,8 @@ def _signs(
         "inliers": log1p(solved.num_inliers),
         "inlier_share": solved.num_inliers / max(len(solved.inlier_mask), 1),
         "precision": sure(sqrt(max(variance_m, 0.0)), degrees(sqrt(max(variance_rad, 0.0)))),
-        "agreement": sure(float(difference.translation_error_m), float(difference.rotation_error_deg)),
-        "focal_known": float(isinstance(compared.query_camera, Camera)),
+        "agreement": min(sure(float(by.translation_error_m), float(by.rotation_error_deg)) for by in differences),
+        "focal_known": float(isinstance(compared.query_camera, Camera) and not solved.focal_refuted),
     }
 
 
@@ -640,12 +641,10 @@ def _references(compared: Compared, points: MatchedPoints, solved: SolverAnswer 
 
 def _focal_px(compared: Compared, solved: SolverAnswer | None) -> float:
     """The query's focal length as the network saw it: given, or found with the pose."""
-    camera = compared.query_camera
-    if isinstance(camera, Camera):
-        return camera.fx
     if solved is not None and solved.T_world_cam is not None:
         return solved.focal_px
-    return camera.longer_side * compared.focals[0]
+    camera = compared.query_camera
+    return camera.fx if isinstance(camera, Camera) else camera.longer_side * compared.focals[0]
 
 
 def _refusal(answer: Answer, chance: float, threshold: float, *, is_turn_sure: bool) -> str:

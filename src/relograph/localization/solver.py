@@ -34,6 +34,11 @@ MAX_SCALE_SIGMA = 0.1
 TYPICAL_DEPTH_M = 2.5
 """How far away things are, within a factor of two, when nothing at all says how far."""
 NEAREST_M = 1e-3
+MAX_FOCAL_ERROR, MAX_FOCAL_SURPRISE = 0.05, 4.0
+"""How far a given focal length may be from what matches ask for, as a share of it and in standard deviations, before
+it is doubted: 5 % move a pose in a room by 13 cm, and 10 % by more than a right answer may be off."""
+MIN_SAVED = 0.1
+"""Share of the squared errors that other focal lengths save, from which on those that were given are refuted."""
 CHANCE = 1e-3
 """How many poses as good as the answer may be expected among matches that are all wrong."""
 
@@ -73,10 +78,15 @@ class SolverAnswer:
     focal_sigma_px: float
     """Zero where it was given."""
     ref_focal_px: Float[Tensor, "R"]
+    focal_refuted: bool
+    """Whether matches contradict a focal length that was given. All that were given are found with the pose then."""
+    T_by_other_focals: Pose | None
+    """Where given focal lengths are in doubt: the pose with those that matches like a little better."""
     noise_px: float
     """Standard deviation of the errors of right matches."""
     reason: str
-    """Why there is no pose, or why its scale is not observable; empty where all is well."""
+    """Why there is no pose, why its scale is not observable, or which focal lengths were wrong; empty where all is
+    well."""
 
 
 def solve_query_pose(
@@ -97,7 +107,8 @@ def solve_query_pose(
     """The query's pose, with its covariance, from matches with R references of known pose; or why there is none.
 
     PoseLib's RANSAC over all references at once, then robust least squares on epipolar errors in pixels, through each
-    camera's lens. Unknown focal lengths are searched and refined with the pose. Deterministic for a seed.
+    camera's lens. Unknown focal lengths are searched and refined with the pose, and so are given ones that matches
+    contradict. Deterministic for a seed.
 
     A regressed pose may be given as `start`. It is refined like the answer of RANSAC, and the better of the two is
     kept. Its position counts only where the references stand so close together, or so much in line with the query,
@@ -121,12 +132,19 @@ def solve_query_pose(
     if num_usable < MIN_MATCHES:
         reason = f"{num_usable} of {num_given} matches are usable, and at least {MIN_MATCHES} are needed."
         return _no_answer(reason, num_given, query_camera, ref_cameras)
-    fit = _best_fit(problem, [pose for pose in (start, also_from) if pose is not None], start_focals, seed)
+    starts = [pose for pose in (start, also_from) if pose is not None]
+    begin = problem.prior.log_focal if start_focals is None else problem.matches.log_focals(*start_focals)
+    fit = _best_fit(problem, [Guess.at(pose, begin) for pose in starts], seed)
     if fit is None:
         reason = f"No reference has {SAMPLE} usable matches, and there is no regressed pose to begin with."
         return _no_answer(reason, num_given, query_camera, ref_cameras)
 
     reason = ""
+    freed = problem.with_free_focals()
+    other = _fit_by_other_focals(problem, freed, fit, starts, seed)
+    focal_refuted = other is not None and other.cost < (1 - MIN_SAVED) * fit.cost
+    if other is not None and focal_refuted:
+        problem, fit = freed, other
     sigma = problem.covariance(fit)
     scale_observable = _tells_scale(fit, sigma)
     if not scale_observable:
@@ -134,6 +152,12 @@ def solve_query_pose(
         sigma = problem.covariance(fit)
         whose = "a guess" if start is None else "that of the regressed pose"
         reason = f"The references stand too close together, or too much in line, to tell the distance: it is {whose}."
+    if other is not None:
+        # Two poses, of which the matches do not tell which is right, are as far apart as either may be off.
+        apart = fit.guess.step_to(other.guess)
+        sigma[:6, :6] += np.outer(apart, apart)
+        words = _about_focals(freed, other, query_camera, ref_cameras, is_refuted=focal_refuted)
+        reason = " ".join(filter(None, (words, reason)))
 
     inlier = problem.inliers(fit.errors)
     num_inliers = int(inlier.sum())
@@ -158,6 +182,8 @@ def solve_query_pose(
         focal_px=focal_px,
         focal_sigma_px=focal_sigma_px,
         ref_focal_px=torch.tensor([focal for focal, _ in ref_focals], dtype=torch.float64),
+        focal_refuted=focal_refuted,
+        T_by_other_focals=None if other is None or focal_refuted else other.guess.pose(),
         noise_px=fit.noise_px,
         reason=reason,
     )
@@ -199,6 +225,14 @@ class _Problem:
         weight = np.ones(num)  # their weights have had their say
         return replace(
             self, matches=self.matches[rows], kept=self.kept[rows], weight=weight, query_point=np.arange(num)
+        )
+
+    def with_free_focals(self) -> "_Problem":
+        """The problem as if no focal length were known; those that are given are where to begin."""
+        matches = self.matches.with_free_focals()
+        given = np.zeros(matches.num_groups - self.matches.num_groups)
+        return replace(
+            self, matches=matches, prior=replace(self.prior, log_focal=np.append(self.prior.log_focal, given))
         )
 
     def cost(self, guess: Guess) -> float:
@@ -255,18 +289,14 @@ def _problem(
     )
 
 
-def _best_fit(
-    problem: _Problem, starts: Sequence[Pose], start_focals: tuple[float, float] | None, seed: int
-) -> Fit | None:
-    """The best of what RANSAC finds and of the poses to begin with, refined."""
+def _best_fit(problem: _Problem, begins: Sequence[Guess], seed: int) -> Fit | None:
+    """The best of what RANSAC finds and of the guesses to begin with, refined."""
     rng = np.random.default_rng(seed)
     few = problem.sample(NUM_ROUGH, rng)
-    begin = problem.prior.log_focal if start_focals is None else problem.matches.log_focals(*start_focals)
-    begins = [Guess.at(start, begin) for start in starts]
     guesses = [few.approach(guess) for guess in begins]
     if problem.matches.num_groups:
         # As they are, too: where focal lengths are unknown, wide kernels lead away from what is nearly right.
-        fits = [few.refine(guess) for guess in begins + guesses]
+        fits = [few.refine(guess) for guess in (*begins, *guesses)]
         is_agreed = any(few.inliers(fit.errors).mean() >= AGREED for fit in fits)
         guesses = [fit.guess for fit in (fits if is_agreed else _search_focal(few, fits, seed))]
     best = min(guesses, key=problem.cost, default=None)
@@ -300,6 +330,53 @@ def _search_focal(problem: _Problem, fits: list[Fit], seed: int) -> list[Fit]:
             tries += [] if guess is None else [guess]
         fits += [problem.refine(guess) for guess in sorted(tries, key=problem.cost)[:NUM_REFINED]]
     return fits
+
+
+def _fit_by_other_focals(problem: _Problem, freed: _Problem, fit: Fit, starts: Sequence[Pose], seed: int) -> Fit | None:
+    """A better fit with focal lengths that are far from those that were given, if there is one.
+
+    Matches with several references tell a focal length to 1 %: each epipolar line asks for its own. A few of them raise
+    the suspicion, and all of them confirm it.
+    """
+    num_unknown = problem.matches.num_groups
+    if freed.matches.num_groups == num_unknown:
+        return None
+    given = freed.prior.log_focal[num_unknown:]
+    few = freed.sample(NUM_ROUGH, np.random.default_rng(seed))
+    begin = replace(fit.guess, log_focal=np.append(fit.guess.log_focal, given))
+    # The pose fits the given focal lengths as well as it can: a narrow kernel hears only matches that like them.
+    suspicion = min((few.refine(guess) for guess in (begin, few.approach(begin))), key=lambda fit: fit.cost).guess
+    if np.all(np.abs(suspicion.log_focal[num_unknown:] - given) < MAX_FOCAL_ERROR):
+        return None
+    other = _best_fit(freed, [suspicion, *(Guess.at(pose, suspicion.log_focal) for pose in starts)], seed)
+    if other is None or other.cost > fit.cost:
+        return None
+    sigma = np.sqrt(np.diag(freed.covariance(other))[6 + num_unknown :])
+    error = np.abs(other.guess.log_focal[num_unknown:] - given)
+    return other if np.any(error > np.maximum(MAX_FOCAL_ERROR, MAX_FOCAL_SURPRISE * sigma)) else None
+
+
+def _about_focals(
+    freed: _Problem,
+    other: Fit,
+    query_camera: Camera | UnknownFocal,
+    ref_cameras: Sequence[Camera | UnknownFocal],
+    *,
+    is_refuted: bool,
+) -> str:
+    """In words, which given focal lengths are wrong, or may be."""
+    whose = {freed.matches.query_group: "the query's"} if isinstance(query_camera, Camera) else {}
+    given_refs = [isinstance(camera, Camera) for camera in ref_cameras]
+    whose |= dict.fromkeys(freed.matches.group_by_ref[given_refs].tolist(), "the references'")
+    shares = {name: float(np.exp(-other.guess.log_focal[group])) - 1 for group, name in whose.items()}
+    wrong = " and ".join(
+        f"{name} {abs(share):.0%} too {'long' if share > 0 else 'short'}"
+        for name, share in shares.items()
+        if abs(share) > MAX_FOCAL_ERROR / 2
+    )
+    if is_refuted:
+        return f"Focal lengths that were given contradict the matches, which count for more: {wrong}."
+    return f"Focal lengths that were given may be wrong: the matches would have {wrong}."
 
 
 def _tells_scale(fit: Fit, sigma: Float64[np.ndarray, "P P"]) -> bool:
@@ -368,9 +445,10 @@ def _focal(
     camera: Camera | UnknownFocal, group: int, guess: Guess, sigma: Float64[np.ndarray, "P P"]
 ) -> tuple[float, float]:
     """A camera's focal length and its standard deviation, in pixels."""
-    if isinstance(camera, Camera):
-        return camera.fx, 0.0
-    focal_px = camera.longer_side * float(np.exp(guess.log_focal[group]))
+    unit_px = camera.fx if isinstance(camera, Camera) else camera.longer_side
+    if group < 0:
+        return unit_px, 0.0
+    focal_px = unit_px * float(np.exp(guess.log_focal[group]))
     return focal_px, focal_px * float(np.sqrt(sigma[6 + group, 6 + group]))
 
 
@@ -379,8 +457,9 @@ def _no_answer(
 ) -> SolverAnswer:
     nothing_known = np.diag(np.full(7, LOG_FOCAL_SIGMA**2))
     likely = Guess(np.eye(3), np.zeros(3), np.array([LIKELY_LOG_FOCAL]))
-    focal_px, focal_sigma_px = _focal(query_camera, 0, likely, nothing_known)
-    ref_focals = [_focal(camera, 0, likely, nothing_known)[0] for camera in ref_cameras]
+    cameras = (query_camera, *ref_cameras)
+    focals = [_focal(camera, -int(isinstance(camera, Camera)), likely, nothing_known) for camera in cameras]
+    (focal_px, focal_sigma_px), ref_focals = focals[0], [focal for focal, _ in focals[1:]]
     return SolverAnswer(
         T_world_cam=None,
         covariance=torch.diag(torch.full((6,), torch.inf, dtype=torch.float64)),
@@ -391,6 +470,8 @@ def _no_answer(
         focal_px=focal_px,
         focal_sigma_px=focal_sigma_px,
         ref_focal_px=torch.tensor(ref_focals, dtype=torch.float64),
+        focal_refuted=False,
+        T_by_other_focals=None,
         noise_px=0.0,
         reason=reason,
     )
