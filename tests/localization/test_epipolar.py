@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 from scipy.optimize import least_squares
 
 from relograph.geometry import Camera, Pose
-from relograph.localization.epipolar import Guess, cross, epipolar_matches, rotation_matrix
+from relograph.localization.epipolar import Guess, LensGuess, cross, epipolar_matches, rotation_matrix
 from relograph.localization.focal import UnknownFocal
 
 DISTORTED = Camera(640, 480, 500.0, 520.0, 310.0, 250.0, (-0.2, 0.05, 0.001, -0.002), "opencv")
@@ -21,8 +21,10 @@ def noisy_errors(query_camera, ref_cameras, T_world_ref=None):
     room = matched_room(rng, per_ref=20, query_camera=DISTORTED, ref_cameras=MIXED).with_noise(rng, 3.0)
     T_world_ref = room.T_world_ref if T_world_ref is None else T_world_ref(room.T_world_ref)
     matches = epipolar_matches(room.query_xy, room.ref_xy, room.ref_idx, T_world_ref, query_camera, ref_cameras)
-    guess = Guess.at(room.T_world_query, np.full(matches.num_groups, -0.2))
-    return matches, guess.moved_by(np.linspace(0.01, 0.03, 6 + matches.num_groups))
+    guess = Guess.at(
+        room.T_world_query, LensGuess(np.full(matches.num_groups, -0.2), np.full(matches.num_groups, 0.04))
+    )
+    return matches, guess.moved_by(np.linspace(0.01, 0.03, 6 + 2 * matches.num_groups))
 
 
 @pytest.mark.parametrize(
@@ -37,7 +39,7 @@ def noisy_errors(query_camera, ref_cameras, T_world_ref=None):
 )
 def test_slopes_are_those_of_small_differences(query_camera, ref_cameras):
     matches, guess = noisy_errors(query_camera, ref_cameras)
-    step = 1e-6 * np.eye(6 + matches.num_groups)
+    step = 1e-6 * np.eye(6 + 2 * matches.num_groups)
     differences = [
         (matches.at(guess.moved_by(d)).error_px - matches.at(guess.moved_by(-d)).error_px) / 2e-6 for d in step
     ]
@@ -70,7 +72,7 @@ def test_an_error_is_how_far_the_two_points_are_from_any_point_of_the_room(ref):
     room = exact.with_noise(rng, 0.7)
     room, exact = room.take(room.ref_idx == ref), exact.take(exact.ref_idx == ref)
     matches = epipolar_matches(room.query_xy, room.ref_xy, room.ref_idx, room.T_world_ref, DISTORTED, MIXED)
-    errors = matches.at(Guess.at(room.T_world_query, np.zeros(0))).error_px
+    errors = matches.at(Guess.at(room.T_world_query, LensGuess.straight(np.zeros(0)))).error_px
     T_query_world, T_ref_world = room.T_world_query.inverse(), room.T_world_ref[ref].inverse()
     for i, error_px in enumerate(errors):
 
@@ -90,7 +92,7 @@ def test_an_error_is_how_far_the_two_points_are_from_any_point_of_the_room(ref):
 def test_the_error_of_two_pinhole_cameras_is_sampsons():
     rng = np.random.default_rng(5)
     room = matched_room(rng, num_refs=1, per_ref=50).with_noise(rng, 2.0)
-    guess = Guess.at(room.T_world_query, np.zeros(0))
+    guess = Guess.at(room.T_world_query, LensGuess.straight(np.zeros(0)))
     matches = epipolar_matches(room.query_xy, room.ref_xy, room.ref_idx, room.T_world_ref, CAMERA, [CAMERA])
 
     # The textbook: F = K^-T [t]x R K^-1 and Hartley and Zisserman's (11.9).
@@ -110,7 +112,7 @@ def test_a_point_is_as_far_away_as_it_is_and_in_front():
     rng = np.random.default_rng(6)
     room = matched_room(rng, per_ref=50)
     matches = epipolar_matches(room.query_xy, room.ref_xy, room.ref_idx, room.T_world_ref, CAMERA, room.ref_cameras)
-    errors = matches.at(Guess.at(room.T_world_query, np.zeros(0)))
+    errors = matches.at(Guess.at(room.T_world_query, LensGuess.straight(np.zeros(0))))
     depth = 1 / errors.inverse_depth()
     rays = CAMERA.unproject(torch.from_numpy(room.query_xy))
     unit = rays / torch.linalg.vector_norm(rays, dim=-1, keepdim=True)
@@ -128,7 +130,7 @@ def test_points_behind_a_camera_are_not_in_front():
     # Mirrored at its reference, the query's centre leaves epipolar planes as they are, but rays meet behind.
     for i, T_world_ref in enumerate(room.T_world_ref):
         mirrored = Pose(room.T_world_query.R, 2 * T_world_ref.t - room.T_world_query.t)
-        errors = matches[np.flatnonzero(room.ref_idx == i)].at(Guess.at(mirrored, np.zeros(0)))
+        errors = matches[np.flatnonzero(room.ref_idx == i)].at(Guess.at(mirrored, LensGuess.straight(np.zeros(0))))
         assert_allclose(errors.error_px, 0, atol=1e-6)
         assert not errors.is_in_front(1e-6).any()
 

@@ -18,7 +18,7 @@ from relograph.geometry import Camera, Pose, pose_error, rotation_error_deg
 from relograph.graphs.correspondence import Lenses, true_matches
 from relograph.localization import localizer as localizer_module
 from relograph.localization import solver as solver_module
-from relograph.localization.focal import UnknownFocal
+from relograph.localization.focal import FoundLens, UnknownFocal
 from relograph.localization.localizer import (
     Answer,
     Compared,
@@ -112,7 +112,7 @@ def compared_by_truth(
         overlap=torch.full((num_refs,), 2.0),
         T_regressed=T_regressed,
         agreement=0.9,
-        focals=(0.9, 0.9),
+        lenses=(FoundLens(0.9), FoundLens(0.9)),
     )
 
 

@@ -16,7 +16,7 @@ from relograph.evaluation.peers.protocol import PeerPoints
 from relograph.evaluation.peers.solving import poselib_pose
 from relograph.geometry import Camera, Pose, pose_error
 from relograph.localization import solver
-from relograph.localization.focal import UnknownFocal
+from relograph.localization.focal import FoundLens, UnknownFocal
 from relograph.localization.solver import MatchedPoints, SolverAnswer, solve_query_pose
 
 DISTORTED = Camera(640, 480, 500.0, 520.0, 310.0, 250.0, (-0.25, 0.08, 0.001, -0.002), "opencv")
@@ -448,7 +448,7 @@ def test_focal_lengths_to_begin_with_spare_the_search_where_matches_agree_with_t
         query_camera=unknown,
         ref_cameras=[unknown] * len(room.ref_cameras),
         start=room.T_world_query @ T_off,
-        start_focals=(focal, focal),
+        start_lenses=(FoundLens(focal), FoundLens(focal)),
     )
     assert bool(searches) == is_searched
     assert answer.focal_px == pytest.approx(525, rel=0.01)
@@ -466,6 +466,26 @@ def test_photos_of_one_camera_share_its_focal_length_at_every_size():
     assert answer.focal_px == pytest.approx(262.5, rel=1e-6)
     assert_allclose(answer.ref_focal_px, [1050.0, 525.0, 262.5, 1050.0], rtol=1e-6)
     assert_exact(answer, room)
+
+
+def bent(camera: Camera, k1: float) -> Camera:
+    return replace(camera, distortion=(k1, 0.0, 0.0, 0.0), model="opencv")
+
+
+@pytest.mark.parametrize(("k1", "ref_k1"), [(0.05, 0.05), (-0.05, 0.05), (0.0, -0.08)])
+def test_a_lens_that_bends_and_nobody_told_of_does_not_move_the_pose(k1, ref_k1):
+    rng = np.random.default_rng(24)
+    query, ref = bent(CAMERA, k1), bent(CAMERA, ref_k1)
+    room = matched_room(rng, query_camera=query, ref_cameras=[ref] * 7, per_ref=300)
+    room = room.with_noise(rng, 0.5).with_wrong_matches(rng, 0.3)
+    unknown = [UnknownFocal(640, 480, group=group) for group in (0, 1)]
+    answer = room.solve(query_camera=unknown[0], ref_cameras=[unknown[1]] * 7)
+    assert answer.focal_px == pytest.approx(525.0, rel=0.01)
+    rotation_deg, translation_m = error(answer, room)
+    assert rotation_deg < 0.2
+    assert translation_m < 0.015
+    off = tangent_error(answer, room)
+    assert off @ np.linalg.solve(answer.covariance.numpy(), off) < 25
 
 
 # Focal lengths that were given and are wrong

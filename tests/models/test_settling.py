@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from relograph.geometry import Pose, pose_error
+from relograph.geometry import Pose, axis_angle_to_matrix, pose_error
 from relograph.models import settling
 from relograph.models.settling import Settled, settle
 
@@ -17,7 +17,12 @@ class Scene:
     """Points in front of cameras, seen by a query and by references of known pose, as rays of a likely lens."""
 
     def __init__(
-        self, *, focal: tuple[float, float] = (1.0, 1.0), wrong_share: float = 0.0, noise: float = 0.0
+        self,
+        *,
+        focal: tuple[float, float] = (1.0, 1.0),
+        k1: tuple[float, float] = (0.0, 0.0),
+        wrong_share: float = 0.0,
+        noise: float = 0.0,
     ) -> None:
         generator = torch.Generator().manual_seed(0)
 
@@ -27,8 +32,9 @@ class Scene:
         points = torch.cat([1.5 * draw(POINTS, 2), 3.0 + draw(POINTS, 1)], dim=1)
         self.T_world_ref = Pose.from_axis_angle(0.15 * draw(REFERENCES, 3), 0.5 * draw(REFERENCES, 3))
         self.T_world_query = Pose.from_axis_angle(0.1 * draw(3), 0.3 * draw(3))
-        seen = [seen_by(pose, points) for pose in self.T_world_ref]
-        self.here = seen_by(self.T_world_query, points)[None, None].expand(1, REFERENCES, -1, -1) * focal[0]
+        seen = [distorted(seen_by(pose, points), k1[1]) for pose in self.T_world_ref]
+        here = distorted(seen_by(self.T_world_query, points), k1[0])
+        self.here = here[None, None].expand(1, REFERENCES, -1, -1) * focal[0]
         self.there = torch.stack(seen)[None] * focal[1]
         self.there = self.there + noise * torch.randn(self.there.shape, generator=generator)
         is_wrong = torch.rand(1, REFERENCES, POINTS, generator=generator) < wrong_share
@@ -62,6 +68,10 @@ def seen_by(T_world_cam: Pose, points: Tensor) -> Tensor:
     return in_camera[:, :2] / in_camera[:, 2:]
 
 
+def distorted(rays: Tensor, k1: float) -> Tensor:
+    return rays * (1 + k1 * rays.square().sum(dim=-1, keepdim=True))
+
+
 def test_matches_without_errors_give_the_pose():
     scene = Scene()
     begin = pose_error(scene.T_begin[0, 0], scene.T_world_query)
@@ -82,6 +92,40 @@ def test_focal_lengths_that_nobody_told_are_found(focal: tuple[float, float]):
     assert metres < 0.01
     assert degrees < 0.2
     assert settled.log_focal[0].exp().tolist() == pytest.approx(focal, rel=0.02)
+
+
+@pytest.mark.parametrize("k1", [(0.05, 0.05), (-0.05, -0.05), (0.05, -0.05), (-0.08, 0.0)], ids=str)
+def test_lenses_that_bend_are_found(k1: tuple[float, float]):
+    scene = Scene(focal=(0.9, 1.1), k1=k1)
+    settled = scene.settled(knows=False)
+    metres, degrees = scene.error(settled)
+    assert metres < 0.01
+    assert degrees < 0.2
+    assert settled.bend[0].tolist() == pytest.approx([-k1[0], -k1[1]], abs=0.03)
+
+
+def test_a_lens_that_is_known_does_not_bend():
+    settled = Scene(k1=(0.05, 0.05)).settled(knows=True)
+    assert settled.bend.abs().max() < 1e-4
+
+
+def test_the_slopes_of_errors_are_those_of_small_steps():
+    scene = Scene(noise=settling.PIXEL)
+    generator = torch.Generator().manual_seed(1)
+    rays = settling._heaviest(
+        scene.here.double(), scene.there.double(), scene.weight.double(), scene.T_world_ref.to(torch.float64)[None]
+    )
+    T = scene.T_begin.to(torch.float64)
+    log_focal, bend = 0.1 * torch.randn(2, 1, 1, 2, generator=generator, dtype=torch.float64)
+
+    def errors(step: Tensor) -> settling._Errors:
+        moved = Pose(T.R @ axis_angle_to_matrix(step[:3]), T.t + step[3:6])
+        return settling._Errors(rays, settling._Guess(moved, log_focal + step[6:8], bend + step[8:]))
+
+    slopes = errors(torch.zeros(10).double()).jacobian()[0, 0]  # [10, M]
+    for unknown, slope in zip(torch.eye(10).double(), slopes, strict=True):
+        by_steps = (errors(1e-6 * unknown).error - errors(-1e-6 * unknown).error)[0, 0] / 2e-6
+        torch.testing.assert_close(slope, by_steps, rtol=1e-4, atol=1e-5 * float(by_steps.abs().max()))
 
 
 def test_a_wrong_focal_length_that_is_told_is_believed():

@@ -16,7 +16,7 @@ from relograph.errors import ConfigError
 from relograph.evaluation.place import AnyCamera, PosedPhotos
 from relograph.geometry import Camera, Pose
 from relograph.graphs.correspondence import Lenses
-from relograph.localization.localizer import CANDIDATES_PER_REFERENCE, Compared, found_focals
+from relograph.localization.localizer import CANDIDATES_PER_REFERENCE, Compared, found_lenses
 from relograph.localization.map_features import MapFeatures
 from relograph.localization.photos import WorkingSize
 from relograph.localization.spread import choose_spread_references
@@ -168,7 +168,7 @@ class BatchedNetwork:
         settled = self._model.settle(answers, T_local_ref, everything)
         T_edges = (T_local_ref @ answers.T_ref_query).to("cpu", torch.float64)
         T_query = settled.T_world_query.to("cpu", torch.float64)
-        agreement, focals = settled.agreement.tolist(), found_focals(settled)
+        agreement, lenses = settled.agreement.tolist(), found_lenses(settled)
         log_sigma, overlap = answers.log_sigma.cpu(), answers.overlap.cpu()
         return [
             Compared(
@@ -185,7 +185,7 @@ class BatchedNetwork:
                 overlap=overlap[idx],
                 T_regressed=Pose(T_query.R[idx], T_query.t[idx] + origin[idx, 0]),
                 agreement=agreement[idx],
-                focals=focals[idx],
+                lenses=lenses[idx],
                 scale=queries.size.scale,
             )
             for idx, refs in enumerate(retrieved.rows)

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from relograph.errors import MissingExtraError
-from relograph.localization.epipolar import EpipolarMatches, Guess
+from relograph.localization.epipolar import EpipolarMatches, Guess, LensGuess
 
 SAMPLE = 5
 """Matches of one reference from which a relative pose is made; one more, of another reference, gives the scale."""
@@ -28,13 +28,13 @@ def import_poselib() -> Any:
 
 def consensus_pose(
     matches: EpipolarMatches,
-    log_focal: Float64[np.ndarray, "G"],
+    lens: LensGuess,
     max_error_px: float,
     max_trials: int,
     seed: int,
     first: Guess | None = None,
 ) -> Guess | None:
-    """The pose on which most matches agree, at given focal lengths; None where no sample gives a pose.
+    """The pose on which most matches agree, with given lenses; None where no sample gives a pose.
 
     All references at once where some that stand apart have matches; else the one that has most, and then the query
     stands one metre from it, as nothing says how far. `first` is tried before any sample.
@@ -45,12 +45,12 @@ def consensus_pose(
     if not len(refs) or counts.max() < SAMPLE:
         return None  # PoseLib would draw forever
     R_world_ref, centers = matches.R_world_ref[refs], matches.ref_center[:, begins].T
-    x_query = matches.query_rays(log_focal)[:2].T  # [M, 2]
-    y_ref_by_ref = np.split(matches.ref_rays(log_focal), begins[1:], axis=1)
+    x_query = matches.query_rays(lens)[:2].T  # [M, 2]
+    y_ref_by_ref = np.split(matches.ref_rays(lens), begins[1:], axis=1)
     x_ref = np.concatenate([(y.T @ R)[:, :2] for y, R in zip(y_ref_by_ref, R_world_ref, strict=True)])
     parts = [slice(begin, begin + count) for begin, count in zip(begins, counts, strict=True)]
     ransac = {
-        "max_epipolar_error": max_error_px * matches.pixel_rad(log_focal),
+        "max_epipolar_error": max_error_px * matches.pixel_rad(lens),
         "seed": seed,
         "success_prob": CONFIDENCE,
         "dyn_num_trials_mult": 1.0,
@@ -71,7 +71,7 @@ def consensus_pose(
         R_query_ref, t = np.asarray(T_query_ref.R), np.asarray(T_query_ref.t)
         R_world_query = R_world_ref[best] @ R_query_ref.T
         length = max(float(np.linalg.norm(t)), np.finfo(float).tiny)
-        guess = Guess(R_world_query, centers[best] - R_world_query @ t / length, log_focal)
+        guess = Guess(R_world_query, centers[best] - R_world_query @ t / length, lens)
     else:
         pairs = []
         for i, part in enumerate(parts):
@@ -84,5 +84,5 @@ def consensus_pose(
             pairs, T_ref_world, [RAYS] * len(refs), [poselib.CameraPose()], [RAYS], ransac, bundle, T_first
         )
         R_world_query = np.asarray(T_query_world.R).T
-        guess = Guess(R_world_query, -R_world_query @ np.asarray(T_query_world.t), log_focal)
+        guess = Guess(R_world_query, -R_world_query @ np.asarray(T_query_world.t), lens)
     return guess if guess.is_finite() else None

@@ -22,7 +22,7 @@ def covariance(
     ref_sigma_rad: float,
     ref_sigma_m: float,
 ) -> Float64[np.ndarray, "P P"]:
-    """Covariance of the unknowns: rotation vector in the camera's frame, centre in the world, logs of focal lengths.
+    """Covariance of the unknowns: rotation vector in the camera's frame, centre in the world, and what lenses have.
 
     Huber's sandwich H^-1 B H^-1 at the solution: H is the curvature of the cost, B the scatter of the matches' pulls.
     Matches of one point of the query (equal `query_point`) share its noise, and so they pull together. A few matches
@@ -109,4 +109,4 @@ def distance_to_references(fit: Fit) -> float:
 def _far_precision(fit: Fit) -> Float64[np.ndarray, "P"]:
     """That no answer is infinitely unsure: half a turn for rotations, many times the distance to the references."""
     far_m = FAR * max(1.0, distance_to_references(fit))
-    return np.concatenate([np.full(3, np.pi**-2.0), np.full(3, far_m**-2.0), np.zeros(len(fit.guess.log_focal))])
+    return np.concatenate([np.full(3, np.pi**-2.0), np.full(3, far_m**-2.0), np.zeros(len(fit.guess.lens.unknowns))])

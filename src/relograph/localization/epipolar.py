@@ -9,8 +9,10 @@ The Sampson error divides e by the length of its gradient with respect to the fo
 is the distance by which the two points must move to agree, and the gradient goes through the lens: cameras with other
 focal lengths and with distortion meet in one unit, pixels of the images as they were given.
 
-Letters: M matches, P = 6 + G unknowns: a rotation vector in the query's camera frame, its centre in the world, and the
-log of G focal lengths. Vectors of matches are stored component by component, [3, M].
+The length of the gradient is that of lenses as they are given: what an unknown one bends changes it by a few percent.
+
+Letters: M matches, P = 6 + 2 G unknowns: a rotation vector in the query's camera frame, its centre in the world, and of
+G lenses the logs of focal lengths, then the bends. Vectors of matches are stored component by component, [3, M].
 """
 
 from collections.abc import Sequence
@@ -22,38 +24,63 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 
 from relograph.geometry import Camera, Pose
-from relograph.localization.focal import UnknownFocal
+from relograph.localization.focal import FoundLens, UnknownFocal
 
 TOUCHING_M = 1e-6
 """Two cameras nearer than this have no line between them; they are taken to stand so far apart along x."""
 TINY = float(np.finfo(float).tiny)
 LOG_FOCAL_LIMIT = np.log(8.0)
 """Focal lengths stay within an eighth and eight times the longer side of the image."""
+BEND_LIMIT = 0.3
+
+
+@dataclass(frozen=True)
+class LensGuess:
+    """What is solved for of G lenses that are not known."""
+
+    log_focal: Float64[np.ndarray, "G"]
+    """In units of the image's longer side; of those that were given and are not believed, of the given one."""
+    bend: Float64[np.ndarray, "G"]
+    """As in `FoundLens`."""
+
+    @staticmethod
+    def straight(log_focal: Float64[np.ndarray, "G"]) -> "LensGuess":
+        """Lenses that bend nothing."""
+        return LensGuess(log_focal, np.zeros_like(log_focal))
+
+    @property
+    def unknowns(self) -> Float64[np.ndarray, "L"]:
+        return np.concatenate([self.log_focal, self.bend])
+
+    def moved_by(self, step: Float64[np.ndarray, "L"]) -> "LensGuess":
+        zoom, bending = np.split(step, 2)
+        log_focal = np.clip(self.log_focal + zoom, -LOG_FOCAL_LIMIT, LOG_FOCAL_LIMIT)
+        return LensGuess(log_focal, np.clip(self.bend + bending, -BEND_LIMIT, BEND_LIMIT))
+
+    def and_as_given(self, num: int) -> "LensGuess":
+        """These, and so many more that are as they were given."""
+        return LensGuess(np.append(self.log_focal, np.zeros(num)), np.append(self.bend, np.zeros(num)))
 
 
 @dataclass(frozen=True)
 class Guess:
-    """What is solved for: the query's pose, and logs of unknown focal lengths.
-
-    They are in units of the image's longer side; those that were given and are not believed, of the given one.
-    """
+    """What is solved for: the query's pose, and lenses that are not known."""
 
     R_world_cam: Float64[np.ndarray, "3 3"]
     center: Float64[np.ndarray, "3"]
-    log_focal: Float64[np.ndarray, "G"]
+    lens: LensGuess
 
     @staticmethod
-    def at(T_world_cam: Pose, log_focal: Float64[np.ndarray, "G"]) -> "Guess":
+    def at(T_world_cam: Pose, lens: LensGuess) -> "Guess":
         T = T_world_cam.detach().to("cpu", torch.float64)
-        return Guess(T.R.numpy(), T.t.numpy(), log_focal)
+        return Guess(T.R.numpy(), T.t.numpy(), lens)
 
     def pose(self) -> Pose:
         return Pose.from_rotation_and_translation(self.R_world_cam, self.center)
 
     def moved_by(self, step: Float64[np.ndarray, "P"]) -> "Guess":
         R = self.R_world_cam @ rotation_matrix(step[:3])
-        log_focal = np.clip(self.log_focal + step[6:], -LOG_FOCAL_LIMIT, LOG_FOCAL_LIMIT)
-        return Guess(R, self.center + step[3:6], log_focal)
+        return Guess(R, self.center + step[3:6], self.lens.moved_by(step[6:]))
 
     def step_to(self, other: "Guess") -> Float64[np.ndarray, "6"]:
         """The step that leads to the other's pose."""
@@ -73,7 +100,7 @@ class EpipolarMatches:
     query_slopes: Float64[np.ndarray, "2 3 M"]
     """How they move with the two pixel coordinates."""
     query_group: int
-    """Which of the unknown focal lengths is the query's; -1 where it is known."""
+    """Which of the unknown lenses is the query's; -1 where it is known."""
     ref_plane: Float64[np.ndarray, "3 M"]
     """The same of the references, turned to world axes."""
     ref_slopes: Float64[np.ndarray, "2 3 M"]
@@ -104,15 +131,14 @@ class EpipolarMatches:
     def at(self, guess: Guess) -> "EpipolarErrors":
         return EpipolarErrors(self, guess)
 
-    def log_focals(self, query_focal: float, ref_focal: float) -> Float64[np.ndarray, "G"]:
-        """Logs of the unknown focal lengths, of which the query has one and all references another."""
-        log_focal = np.full(self.num_groups, np.log(ref_focal))
-        if self.query_group >= 0:
-            log_focal[self.query_group] = np.log(query_focal)
-        return log_focal
+    def lens_guess(self, query: FoundLens, refs: FoundLens) -> LensGuess:
+        """The unknown lenses, of which the query has one and all references another."""
+        by_group = [query if group == self.query_group else refs for group in range(self.num_groups)]
+        log_focal = np.array([np.log(lens.focal) for lens in by_group], dtype=np.float64)
+        return LensGuess(log_focal, np.array([lens.bend for lens in by_group], dtype=np.float64))
 
-    def with_free_focals(self) -> "EpipolarMatches":
-        """The same matches as if no focal length were known.
+    def with_free_lenses(self) -> "EpipolarMatches":
+        """The same matches as if no lens were known.
 
         Those that were given become unknown in units of what was given: one of the query, one that all references that
         had one share.
@@ -124,32 +150,51 @@ class EpipolarMatches:
             group_by_ref, num_groups = np.where(group_by_ref < 0, num_groups, group_by_ref), num_groups + 1
         return replace(self, query_group=query_group, group_by_ref=group_by_ref, num_groups=num_groups)
 
-    def query_rays(self, log_focal: Float64[np.ndarray, "G"]) -> Float64[np.ndarray, "3 M"]:
+    def query_rays(self, lens: LensGuess) -> Float64[np.ndarray, "3 M"]:
         """Rays (x, y, 1) in the query's frame."""
-        rays = self.query_plane * self._query_shrink(log_focal)
+        rays = self.query_plane * self.query_shrink(lens)
+        if self.query_group >= 0:
+            rays += self.query_bend(lens) * self.query_bending(lens)
         rays[2] = 1.0
         return rays
 
-    def ref_rays(self, log_focal: Float64[np.ndarray, "G"]) -> Float64[np.ndarray, "3 M"]:
+    def ref_rays(self, lens: LensGuess) -> Float64[np.ndarray, "3 M"]:
         """Rays of the references, in the world."""
-        rays: Float64[np.ndarray, "3 M"] = self.ref_plane * self._ref_shrink(log_focal) + self.ref_axis
+        rays: Float64[np.ndarray, "3 M"] = self.ref_plane * self.ref_shrink(lens) + self.ref_axis
+        if self.num_groups:
+            rays += self.ref_bend(lens) * self.ref_bending(lens)
         return rays
 
-    def pixel_rad(self, log_focal: Float64[np.ndarray, "G"]) -> float:
+    def query_bending(self, lens: LensGuess) -> Float64[np.ndarray, "3 M"]:
+        """By how much a bend of 1 would move the query's rays, in its frame."""
+        return _bending(self.query_plane * self.query_shrink(lens))
+
+    def ref_bending(self, lens: LensGuess) -> Float64[np.ndarray, "3 M"]:
+        """By how much a bend of 1 would move those of the references, in the world."""
+        return _bending(self.ref_plane * self.ref_shrink(lens))
+
+    def pixel_rad(self, lens: LensGuess) -> float:
         """The angle of a pixel, on the average over both images of all matches."""
-        query = np.linalg.norm(self.query_slopes, axis=1) * self._query_shrink(log_focal)  # [2, M]
-        ref = np.linalg.norm(self.ref_slopes, axis=1) * self._ref_shrink(log_focal)
+        query = np.linalg.norm(self.query_slopes, axis=1) * self.query_shrink(lens)  # [2, M]
+        ref = np.linalg.norm(self.ref_slopes, axis=1) * self.ref_shrink(lens)
         return float(query.mean() + ref.mean()) / 2
 
-    def _query_shrink(self, log_focal: Float64[np.ndarray, "G"]) -> float:
-        return float(np.exp(-log_focal[self.query_group])) if self.query_group >= 0 else 1.0
+    def query_shrink(self, lens: LensGuess) -> float:
+        return float(np.exp(-lens.log_focal[self.query_group])) if self.query_group >= 0 else 1.0
 
-    def _ref_shrink(self, log_focal: Float64[np.ndarray, "G"]) -> Float64[np.ndarray, "M"] | float:
-        if not self.num_groups:
-            return 1.0
-        by_group = np.append(np.exp(-log_focal), 1.0)  # the last, -1, is that of known focal lengths
-        shrink: Float64[np.ndarray, "M"] = by_group[self.group_by_ref][self.ref_idx]
-        return shrink
+    def query_bend(self, lens: LensGuess) -> float:
+        return float(lens.bend[self.query_group]) if self.query_group >= 0 else 0.0
+
+    def ref_shrink(self, lens: LensGuess) -> Float64[np.ndarray, "M"] | float:
+        return self._by_match(np.exp(-lens.log_focal), 1.0) if self.num_groups else 1.0
+
+    def ref_bend(self, lens: LensGuess) -> Float64[np.ndarray, "M"] | float:
+        return self._by_match(lens.bend, 0.0) if self.num_groups else 0.0
+
+    def _by_match(self, of_groups: Float64[np.ndarray, "G"], of_known: float) -> Float64[np.ndarray, "M"]:
+        by_group = np.append(of_groups, of_known)  # the last, -1, is that of known lenses
+        by_match: Float64[np.ndarray, "M"] = by_group[self.group_by_ref][self.ref_idx]
+        return by_match
 
 
 class EpipolarErrors:
@@ -158,11 +203,10 @@ class EpipolarErrors:
     def __init__(self, matches: EpipolarMatches, guess: Guess) -> None:
         self.matches, self.guess = matches, guess
         R = guess.R_world_cam
-        query_shrink, ref_shrink = matches._query_shrink(guess.log_focal), matches._ref_shrink(guess.log_focal)
-        self.y_query = R @ matches.query_rays(guess.log_focal)
-        self.y_ref = matches.ref_rays(guess.log_focal)
-        query_slopes = R @ matches.query_slopes * query_shrink  # [2, 3, M], in the world
-        ref_slopes = matches.ref_slopes * ref_shrink
+        self.y_query = R @ matches.query_rays(guess.lens)
+        self.y_ref = matches.ref_rays(guess.lens)
+        query_slopes = R @ matches.query_slopes * matches.query_shrink(guess.lens)  # [2, 3, M], in the world
+        ref_slopes = matches.ref_slopes * matches.ref_shrink(guess.lens)
         baseline = guess.center[:, None] - matches.ref_center
         touching = (baseline * baseline).sum(axis=0) < TOUCHING_M**2
         if touching.any():
@@ -182,18 +226,14 @@ class EpipolarErrors:
         self.shrinking = self.error_px * self.per_length**2
 
     def jacobian(self) -> Float64[np.ndarray, "P M"]:
-        """Slopes of the errors by the query's rotation, its centre and the focal lengths."""
-        turn = cross(
-            self.y_query, self.e_by_query * self.per_length - self.shrinking * cross(self.baseline, self.ref_pull)
-        ) - self.shrinking * cross(self.query_pull, self.e_by_query)
+        """Slopes of the errors by the query's rotation, its centre and the lenses."""
+        turn = cross(self.y_query, self._by_query_ray()) - self.shrinking * cross(self.query_pull, self.e_by_query)
         by_rotation = self.guess.R_world_cam.T @ turn
-        return np.concatenate([by_rotation, self._by_center(), *self._by_log_focal()])
+        return np.concatenate([by_rotation, self._by_center(), self._by_lens()])
 
     def jacobian_of_references(self) -> Float64[np.ndarray, "6 M"]:
         """Slopes of the errors by each match's own reference: its rotation vector and its centre, in world axes."""
-        by_rotation = cross(
-            self.y_ref, self.e_by_ref * self.per_length - self.shrinking * cross(self.query_pull, self.baseline)
-        ) - self.shrinking * cross(self.ref_pull, self.e_by_ref)
+        by_rotation = cross(self.y_ref, self._by_ref_ray()) - self.shrinking * cross(self.ref_pull, self.e_by_ref)
         return np.concatenate([by_rotation, -self._by_center()])
 
     def is_in_front(self, tolerance_rad: float) -> Bool[np.ndarray, "M"]:
@@ -228,21 +268,39 @@ class EpipolarErrors:
         slopes -= self.shrinking * cross(self.ref_pull, self.y_query)
         return slopes
 
-    def _by_log_focal(self) -> list[Float64[np.ndarray, "1 M"]]:
-        matches = self.matches
-        slopes = [np.zeros((1, len(matches))) for _ in range(matches.num_groups)]
-        if matches.query_group >= 0:
-            axis = self.guess.R_world_cam[:, 2:]
-            slope = (self.e_by_query * axis).sum(axis=0) * self.per_length
-            slope -= self.shrinking * (self.ref_pull * cross(axis, self.baseline)).sum(axis=0)
-            slopes[matches.query_group] += slope
-        for group, slope_sum in enumerate(slopes):
-            of_group = (matches.group_by_ref == group)[matches.ref_idx]
-            if of_group.any():
-                slope = (self.e_by_ref * matches.ref_axis).sum(axis=0) * self.per_length
-                slope -= self.shrinking * (self.query_pull * cross(self.baseline, matches.ref_axis)).sum(axis=0)
-                slope_sum += np.where(of_group, slope, 0.0)
+    def _by_query_ray(self) -> Float64[np.ndarray, "3 M"]:
+        """Slopes of the errors by the query's rays, while the length of a pixel stays."""
+        slopes: Float64[np.ndarray, "3 M"] = self.e_by_query * self.per_length
+        slopes -= self.shrinking * cross(self.baseline, self.ref_pull)
         return slopes
+
+    def _by_ref_ray(self) -> Float64[np.ndarray, "3 M"]:
+        slopes: Float64[np.ndarray, "3 M"] = self.e_by_ref * self.per_length
+        slopes -= self.shrinking * cross(self.query_pull, self.baseline)
+        return slopes
+
+    def _by_lens(self) -> Float64[np.ndarray, "L M"]:
+        """By the logs of focal lengths, then by the bends.
+
+        To zoom is to move the image plane away from a lens, whose rays it then bends less.
+        """
+        matches, lens = self.matches, self.guess.lens
+        zoom, bending = np.zeros((2, matches.num_groups, len(matches)))
+        if matches.query_group >= 0:
+            slopes = self._by_query_ray()
+            by_bend = (slopes * (self.guess.R_world_cam @ matches.query_bending(lens))).sum(axis=0)
+            bending[matches.query_group] += by_bend
+            zoom[matches.query_group] += self.guess.R_world_cam[:, 2] @ slopes
+            zoom[matches.query_group] -= 2 * matches.query_bend(lens) * by_bend
+        if (matches.group_by_ref >= 0).any():
+            slopes = self._by_ref_ray()
+            by_bend = (slopes * matches.ref_bending(lens)).sum(axis=0)
+            by_zoom = (slopes * matches.ref_axis).sum(axis=0) - 2 * matches.ref_bend(lens) * by_bend
+            for group in range(matches.num_groups):
+                of_group = (matches.group_by_ref == group)[matches.ref_idx]
+                bending[group] += np.where(of_group, by_bend, 0.0)
+                zoom[group] += np.where(of_group, by_zoom, 0.0)
+        return np.concatenate([zoom, bending])
 
 
 def epipolar_matches(
@@ -293,6 +351,12 @@ def _rays_and_slopes(
     plane[:2] = rays.detach().numpy().T
     slopes[:, 0], slopes[:, 1] = x_slope.numpy().T, y_slope.numpy().T
     return plane, slopes
+
+
+def _bending(plane: Float64[np.ndarray, "3 M"]) -> Float64[np.ndarray, "3 M"]:
+    """How rays move by a bend of their lens, from rays (x, y, 0) as they would be without."""
+    bending: Float64[np.ndarray, "3 M"] = plane * (plane * plane).sum(axis=0)
+    return bending
 
 
 def cross(a: Float64[np.ndarray, "3 #M"], b: Float64[np.ndarray, "3 #M"]) -> Float64[np.ndarray, "3 M"]:

@@ -1,4 +1,4 @@
-"""What is known of a camera of which nobody wrote down the focal length."""
+"""What is known of a camera of which nobody wrote down the focal length, and what is found of its lens."""
 
 from dataclasses import dataclass
 
@@ -13,6 +13,8 @@ SHORTEST, LONGEST = 0.5, 1.6
 NUM_TRIED = 9
 LIKELY_LOG_FOCAL, LOG_FOCAL_SIGMA = float(np.log(0.85)), 0.4
 """Before any match is seen, a focal length is 0.85 longer sides, within a factor of 1.5."""
+BEND_SIGMA = 0.05
+"""Before any match is seen, a lens bends no rays, within so much."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,16 @@ class UnknownFocal:
             524.8
         """
         return Camera.from_focal(self.width, self.height, self.longer_side * relative_focal)
+
+
+@dataclass(frozen=True)
+class FoundLens:
+    """A lens that was not known, as matches have it."""
+
+    focal: float
+    """In units of the image's longer side."""
+    bend: float = 0.0
+    """A pixel's ray is y = p (1 + bend |p|^2) where without the bend it would be p: k1 is about -bend."""
 
 
 def tried_log_focals() -> Float64[np.ndarray, "tried"]:

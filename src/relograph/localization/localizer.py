@@ -29,7 +29,7 @@ from relograph.freed_memory import keep_freed_memory
 from relograph.geometry import Camera, Pose, pose_error
 from relograph.graphs.correspondence import Lenses, cell_anchors
 from relograph.localization.confidence import UNCALIBRATED, confidence, sureness
-from relograph.localization.focal import UnknownFocal
+from relograph.localization.focal import FoundLens, UnknownFocal
 from relograph.localization.map_features import PHOTOS_AT_ONCE
 from relograph.localization.map_view import MapView, StoredMap
 from relograph.localization.photos import AnyCamera, QueryImage, SeenPhoto, WorkingSize, read_query
@@ -143,9 +143,8 @@ class Compared:
     """What the network says in the end: all edges together, settled on the matches."""
     agreement: float
     """Share of the matches, by weight, that agree with it."""
-    focals: tuple[float, float]
-    """Of the query and of its references, in units of the longer side, as the network has them where they are not
-    known."""
+    lenses: tuple[FoundLens, FoundLens]
+    """Of the query and of its references, as the network has them where they are not known."""
     prior: Prior | None = None
     """Where the photo was taken, as somebody knows already."""
     scale: float = 1.0
@@ -394,7 +393,7 @@ class Localizer:
             overlap=found.overlap[0].cpu(),
             T_regressed=T_world_local @ found.settled.T_world_query[0].to("cpu", torch.float64),
             agreement=float(found.settled.agreement[0]),
-            focals=found_focals(found.settled)[0],
+            lenses=found_lenses(found.settled)[0],
         )
 
 
@@ -403,9 +402,10 @@ def _check_num_references(num_references: int) -> None:
         raise ConfigError(f"A query has 1 to {MAX_REFERENCES} references, got {num_references}.")
 
 
-def found_focals(settled: Settled) -> list[tuple[float, float]]:
-    """Focal lengths in units of the longer side, of each query and of its references."""
-    return [(query, ref) for query, ref in (LIKELY_FOCAL * settled.log_focal.exp()).tolist()]
+def found_lenses(settled: Settled) -> list[tuple[FoundLens, FoundLens]]:
+    """Lenses of each query and of its references."""
+    by_lens = torch.stack([LIKELY_FOCAL * settled.log_focal.exp(), settled.bend], dim=-1).tolist()  # [B, 2, 2]
+    return [(FoundLens(*query), FoundLens(*refs)) for query, refs in by_lens]
 
 
 def see_query(image: QueryImage, camera: AnyCamera = None) -> SeenQuery | Answer:
@@ -575,7 +575,7 @@ def _solve(compared: Compared, points: MatchedPoints, sigma_m: float, *, is_requ
             compared.ref_cameras,
             start=compared.T_regressed,
             start_sigma_m=sigma_m,
-            start_focals=compared.focals,
+            start_lenses=compared.lenses,
             also_from=None if compared.prior is None else compared.prior.start(compared.T_regressed),
         )
     except MissingExtraError:
@@ -644,7 +644,7 @@ def _focal_px(compared: Compared, solved: SolverAnswer | None) -> float:
     if solved is not None and solved.T_world_cam is not None:
         return solved.focal_px
     camera = compared.query_camera
-    return camera.fx if isinstance(camera, Camera) else camera.longer_side * compared.focals[0]
+    return camera.fx if isinstance(camera, Camera) else camera.longer_side * compared.lenses[0].focal
 
 
 def _refusal(answer: Answer, chance: float, threshold: float, *, is_turn_sure: bool) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Float64
 
-from relograph.localization.epipolar import TINY, EpipolarErrors, EpipolarMatches, Guess
+from relograph.localization.epipolar import TINY, EpipolarErrors, EpipolarMatches, Guess, LensGuess
 
 Kernel = Callable[[Float64[np.ndarray, "M"]], tuple[Float64[np.ndarray, "M"], Float64[np.ndarray, "M"]]]
 """From squared errors, in squared widths, to costs and weights."""
@@ -36,17 +36,18 @@ class Prior:
 
     center: Float64[np.ndarray, "3"]
     center_sigma_m: float
-    log_focal: Float64[np.ndarray, "G"]
+    lens: LensGuess
     log_focal_sigma: float
+    bend_sigma: float
     center_emphasis: Float64[np.ndarray, "3 3"] = field(default_factory=lambda: np.eye(3))
     """How many times over the centre's prior counts, along each direction. More than once where the matches claim to
     know more than they can, as those of references that are not exact do."""
 
     def precision(self) -> Float64[np.ndarray, "P P"]:
         """What the prior weighs in a fit."""
-        precision = np.zeros((6 + len(self.log_focal), 6 + len(self.log_focal)))
+        of_lenses = np.repeat([self.log_focal_sigma**-2.0, self.bend_sigma**-2.0], len(self.lens.log_focal))
+        precision = np.diag(np.concatenate([np.zeros(6), of_lenses]))
         precision[3:6, 3:6] = self.center_emphasis * self.center_sigma_m**-2.0
-        precision[6:, 6:] = np.eye(len(self.log_focal)) * self.log_focal_sigma**-2.0
         return precision
 
     def scatter(self) -> Float64[np.ndarray, "P P"]:
@@ -56,7 +57,7 @@ class Prior:
         return scatter
 
     def offset(self, guess: Guess) -> Float64[np.ndarray, "P"]:
-        return np.concatenate([np.zeros(3), guess.center - self.center, guess.log_focal - self.log_focal])
+        return np.concatenate([np.zeros(3), guess.center - self.center, guess.lens.unknowns - self.lens.unknowns])
 
     def cost(self, guess: Guess) -> float:
         offset = self.offset(guess)
@@ -176,7 +177,7 @@ def _plausibility(errors: EpipolarErrors, width_px: float) -> Float64[np.ndarray
     A match has a say about the query's position in proportion to its parallax. Wrong matches have a huge one: of those
     that happen to lie near their epipolar line, a few can outvote all the right ones.
     """
-    pixel_rad = errors.matches.pixel_rad(errors.guess.log_focal)
+    pixel_rad = errors.matches.pixel_rad(errors.guess.lens)
     inverse_depth = errors.inverse_depth()
     in_front = errors.is_in_front(width_px * pixel_rad)
     heard = in_front & (np.abs(errors.error_px) < width_px)

@@ -13,8 +13,23 @@ from relograph.errors import GeometryError
 from relograph.geometry import Camera, Pose
 from relograph.localization.consensus import SAMPLE, consensus_pose, import_poselib
 from relograph.localization.covariance import covariance, distance_to_references
-from relograph.localization.epipolar import TOUCHING_M, EpipolarErrors, EpipolarMatches, Guess, epipolar_matches
-from relograph.localization.focal import LIKELY_LOG_FOCAL, LOG_FOCAL_SIGMA, NUM_TRIED, UnknownFocal, tried_log_focals
+from relograph.localization.epipolar import (
+    TOUCHING_M,
+    EpipolarErrors,
+    EpipolarMatches,
+    Guess,
+    LensGuess,
+    epipolar_matches,
+)
+from relograph.localization.focal import (
+    BEND_SIGMA,
+    LIKELY_LOG_FOCAL,
+    LOG_FOCAL_SIGMA,
+    NUM_TRIED,
+    FoundLens,
+    UnknownFocal,
+    tried_log_focals,
+)
 from relograph.localization.refinement import Fit, Prior, approach, refine, robust_cost
 
 MIN_MATCHES = 8
@@ -97,7 +112,7 @@ def solve_query_pose(
     *,
     start: Pose | None = None,
     start_sigma_m: float = 0.1,
-    start_focals: tuple[float, float] | None = None,
+    start_lenses: tuple[FoundLens, FoundLens] | None = None,
     also_from: Pose | None = None,
     max_error_px: float = 2.0,
     ref_sigma_m: float = 0.005,
@@ -107,14 +122,14 @@ def solve_query_pose(
     """The query's pose, with its covariance, from matches with R references of known pose; or why there is none.
 
     PoseLib's RANSAC over all references at once, then robust least squares on epipolar errors in pixels, through each
-    camera's lens. Unknown focal lengths are searched and refined with the pose, and so are given ones that matches
-    contradict. Deterministic for a seed.
+    camera's lens. Unknown focal lengths are searched and refined with the pose and with how much their lenses bend, and
+    so are given ones that matches contradict. Deterministic for a seed.
 
     A regressed pose may be given as `start`. It is refined like the answer of RANSAC, and the better of the two is
     kept. Its position counts only where the references stand so close together, or so much in line with the query,
-    that matches cannot tell how far away it is; there `start_sigma_m` is how far to trust it. `start_focals` are those
-    of the query and of the references that go with it, in units of the longer side, for those that are not known: where
-    matches agree with them, no others are searched for. `also_from` is another pose to begin with, such as that of the
+    that matches cannot tell how far away it is; there `start_sigma_m` is how far to trust it. `start_lenses` are those
+    of the query and of the references that go with it, for those that are not known: where matches agree with them, no
+    other focal lengths are searched for. `also_from` is another pose to begin with, such as that of the
     video's last frame; it counts for nothing else.
 
     `ref_sigma_m` and `ref_sigma_deg` are how well the references' own poses are known. They enter the covariance:
@@ -133,14 +148,14 @@ def solve_query_pose(
         reason = f"{num_usable} of {num_given} matches are usable, and at least {MIN_MATCHES} are needed."
         return _no_answer(reason, num_given, query_camera, ref_cameras)
     starts = [pose for pose in (start, also_from) if pose is not None]
-    begin = problem.prior.log_focal if start_focals is None else problem.matches.log_focals(*start_focals)
+    begin = problem.prior.lens if start_lenses is None else problem.matches.lens_guess(*start_lenses)
     fit = _best_fit(problem, [Guess.at(pose, begin) for pose in starts], seed)
     if fit is None:
         reason = f"No reference has {SAMPLE} usable matches, and there is no regressed pose to begin with."
         return _no_answer(reason, num_given, query_camera, ref_cameras)
 
     reason = ""
-    freed = problem.with_free_focals()
+    freed = problem.with_free_lenses()
     other = _fit_by_other_focals(problem, freed, fit, starts, seed)
     focal_refuted = other is not None and other.cost < (1 - MIN_SAVED) * fit.cost
     if other is not None and focal_refuted:
@@ -203,7 +218,7 @@ class _Problem:
     ref_sigma: tuple[float, float]
     """How well the references are known: radians, metres."""
     prior: Prior
-    """What is known of focal lengths, and of the centre where matches do not tell it."""
+    """What is known of lenses, and of the centre where matches do not tell it."""
 
     def approach(self, guess: Guess) -> Guess:
         return approach(self.matches, self.weight, guess, self.prior, self.max_error_px)
@@ -227,13 +242,11 @@ class _Problem:
             self, matches=self.matches[rows], kept=self.kept[rows], weight=weight, query_point=np.arange(num)
         )
 
-    def with_free_focals(self) -> "_Problem":
-        """The problem as if no focal length were known; those that are given are where to begin."""
-        matches = self.matches.with_free_focals()
-        given = np.zeros(matches.num_groups - self.matches.num_groups)
-        return replace(
-            self, matches=matches, prior=replace(self.prior, log_focal=np.append(self.prior.log_focal, given))
-        )
+    def with_free_lenses(self) -> "_Problem":
+        """The problem as if no lens were known; those that are given are where to begin."""
+        matches = self.matches.with_free_lenses()
+        lens = self.prior.lens.and_as_given(matches.num_groups - self.matches.num_groups)
+        return replace(self, matches=matches, prior=replace(self.prior, lens=lens))
 
     def cost(self, guess: Guess) -> float:
         errors = self.matches.at(guess)
@@ -241,7 +254,7 @@ class _Problem:
 
     def inliers(self, errors: EpipolarErrors) -> Bool[np.ndarray, "M"]:
         """Matches within the limit whose rays meet in front of both cameras, as far as pixels can tell."""
-        tolerance_rad = 2 * self.max_error_px * self.matches.pixel_rad(errors.guess.log_focal)
+        tolerance_rad = 2 * self.max_error_px * self.matches.pixel_rad(errors.guess.lens)
         is_inlier: Bool[np.ndarray, "M"] = errors.is_in_front(tolerance_rad)
         is_inlier &= np.abs(errors.error_px) <= self.max_error_px
         return is_inlier
@@ -285,8 +298,12 @@ def _problem(
         query_point=np.cumsum(new_point) - 1,
         max_error_px=max_error_px,
         ref_sigma=ref_sigma,
-        prior=Prior(np.zeros(3), np.inf, np.full(rays.num_groups, LIKELY_LOG_FOCAL), LOG_FOCAL_SIGMA),
+        prior=Prior(np.zeros(3), np.inf, _likely_lenses(rays.num_groups), LOG_FOCAL_SIGMA, BEND_SIGMA),
     )
+
+
+def _likely_lenses(num: int) -> LensGuess:
+    return LensGuess.straight(np.full(num, LIKELY_LOG_FOCAL))
 
 
 def _best_fit(problem: _Problem, begins: Sequence[Guess], seed: int) -> Fit | None:
@@ -302,11 +319,9 @@ def _best_fit(problem: _Problem, begins: Sequence[Guess], seed: int) -> Fit | No
     best = min(guesses, key=problem.cost, default=None)
     # RANSAC does not begin with the best so far: it refines only samples that beat it, and few of them beat a local
     # minimum that was refined already.
-    log_focal = problem.prior.log_focal if best is None else best.log_focal
+    lens = problem.prior.lens if best is None else best.lens
     found = [
-        consensus_pose(
-            problem.sample(NUM_CONSENSUS, rng).matches, log_focal, problem.max_error_px, MAX_TRIALS, seed + run
-        )
+        consensus_pose(problem.sample(NUM_CONSENSUS, rng).matches, lens, problem.max_error_px, MAX_TRIALS, seed + run)
         for run in range(NUM_RUNS)
     ]
     guesses = [guess for guess in (best, *found) if guess is not None]
@@ -320,13 +335,14 @@ def _search_focal(problem: _Problem, fits: list[Fit], seed: int) -> list[Fit]:
     """
     num_groups, fits = problem.matches.num_groups, list(fits)
     for groups in [list(range(num_groups))] + ([[group] for group in range(num_groups)] if num_groups > 1 else []):
-        log_focal = min(fits, key=lambda fit: fit.cost).guess.log_focal if fits else problem.prior.log_focal
+        lens = min(fits, key=lambda fit: fit.cost).guess.lens if fits else problem.prior.lens
         tries: list[Guess] = []
         for tried in tried_log_focals():
-            log_focal = log_focal.copy()
+            log_focal = lens.log_focal.copy()
             log_focal[groups] = tried
+            lens = replace(lens, log_focal=log_focal)
             first = min(tries, key=problem.cost, default=None)
-            guess = consensus_pose(problem.matches, log_focal, problem.max_error_px, MAX_TRIALS_OF_FOCAL, seed, first)
+            guess = consensus_pose(problem.matches, lens, problem.max_error_px, MAX_TRIALS_OF_FOCAL, seed, first)
             tries += [] if guess is None else [guess]
         fits += [problem.refine(guess) for guess in sorted(tries, key=problem.cost)[:NUM_REFINED]]
     return fits
@@ -341,18 +357,18 @@ def _fit_by_other_focals(problem: _Problem, freed: _Problem, fit: Fit, starts: S
     num_unknown = problem.matches.num_groups
     if freed.matches.num_groups == num_unknown:
         return None
-    given = freed.prior.log_focal[num_unknown:]
+    given = freed.prior.lens.log_focal[num_unknown:]
     few = freed.sample(NUM_ROUGH, np.random.default_rng(seed))
-    begin = replace(fit.guess, log_focal=np.append(fit.guess.log_focal, given))
+    begin = replace(fit.guess, lens=fit.guess.lens.and_as_given(len(given)))
     # The pose fits the given focal lengths as well as it can: a narrow kernel hears only matches that like them.
     suspicion = min((few.refine(guess) for guess in (begin, few.approach(begin))), key=lambda fit: fit.cost).guess
-    if np.all(np.abs(suspicion.log_focal[num_unknown:] - given) < MAX_FOCAL_ERROR):
+    if np.all(np.abs(suspicion.lens.log_focal[num_unknown:] - given) < MAX_FOCAL_ERROR):
         return None
-    other = _best_fit(freed, [suspicion, *(Guess.at(pose, suspicion.log_focal) for pose in starts)], seed)
+    other = _best_fit(freed, [suspicion, *(Guess.at(pose, suspicion.lens) for pose in starts)], seed)
     if other is None or other.cost > fit.cost:
         return None
-    sigma = np.sqrt(np.diag(freed.covariance(other))[6 + num_unknown :])
-    error = np.abs(other.guess.log_focal[num_unknown:] - given)
+    sigma = np.sqrt(np.diag(freed.covariance(other))[6 + num_unknown : 6 + freed.matches.num_groups])
+    error = np.abs(other.guess.lens.log_focal[num_unknown:] - given)
     return other if np.any(error > np.maximum(MAX_FOCAL_ERROR, MAX_FOCAL_SURPRISE * sigma)) else None
 
 
@@ -368,7 +384,7 @@ def _about_focals(
     whose = {freed.matches.query_group: "the query's"} if isinstance(query_camera, Camera) else {}
     given_refs = [isinstance(camera, Camera) for camera in ref_cameras]
     whose |= dict.fromkeys(freed.matches.group_by_ref[given_refs].tolist(), "the references'")
-    shares = {name: float(np.exp(-other.guess.log_focal[group])) - 1 for group, name in whose.items()}
+    shares = {name: float(np.exp(-other.guess.lens.log_focal[group])) - 1 for group, name in whose.items()}
     wrong = " and ".join(
         f"{name} {abs(share):.0%} too {'long' if share > 0 else 'short'}"
         for name, share in shares.items()
@@ -401,7 +417,7 @@ def _with_scale(problem: _Problem, fit: Fit, start: Pose | None, start_sigma_m: 
         distance_m = TYPICAL_DEPTH_M * median_inverse_depth * distance_to_references(fit)
         distance_m = start_sigma_m = float(np.clip(distance_m, NEAREST_M, TYPICAL_DEPTH_M))
     else:
-        start_center = Guess.at(start, fit.guess.log_focal).center
+        start_center = Guess.at(start, fit.guess.lens).center
         distance_m = max(abs(float(away @ (start_center - middle))), NEAREST_M)
     # Epipolar errors are blind to whether the query stands on this side or the other; what is behind a camera is not.
     sides = [replace(fit.guess, center=middle + side * distance_m * away) for side in (1.0, -1.0)]
@@ -448,7 +464,7 @@ def _focal(
     unit_px = camera.fx if isinstance(camera, Camera) else camera.longer_side
     if group < 0:
         return unit_px, 0.0
-    focal_px = unit_px * float(np.exp(guess.log_focal[group]))
+    focal_px = unit_px * float(np.exp(guess.lens.log_focal[group]))
     return focal_px, focal_px * float(np.sqrt(sigma[6 + group, 6 + group]))
 
 
@@ -456,7 +472,7 @@ def _no_answer(
     reason: str, num_matches: int, query_camera: Camera | UnknownFocal, ref_cameras: Sequence[Camera | UnknownFocal]
 ) -> SolverAnswer:
     nothing_known = np.diag(np.full(7, LOG_FOCAL_SIGMA**2))
-    likely = Guess(np.eye(3), np.zeros(3), np.array([LIKELY_LOG_FOCAL]))
+    likely = Guess(np.eye(3), np.zeros(3), _likely_lenses(1))
     cameras = (query_camera, *ref_cameras)
     focals = [_focal(camera, -int(isinstance(camera, Camera)), likely, nothing_known) for camera in cameras]
     (focal_px, focal_sigma_px), ref_focals = focals[0], [focal for focal, _ in focals[1:]]

@@ -9,12 +9,15 @@ cameras lie in one plane. In world coordinates, with b from the reference to the
 e over the length of its gradient by the four image coordinates is about how far the two points are from agreeing
 (Sampson). The layer minimises these errors over all references at once: matches count by their confidence, fall silent
 beyond a width that narrows from step to step (Geman and McClure's kernel), behind a camera, or where they would be far
-nearer than the rest; and what the network said counts as it expects to err. Nothing is drawn at random, and focal
-lengths that nobody told are found with the pose. So no lens has to be known, and no solver installed.
+nearer than the rest; and what the network said counts as it expects to err. Nothing is drawn at random, and lenses that
+nobody told are found with the pose: their focal lengths, and how much they bend. So no lens has to be known, and no
+solver installed.
+
+A lens puts the ray y = p (1 + bend |p|^2) where one that does not bend would put the ray p: k1 is about -bend.
 
 Letters: B graphs, S poses to begin with, M matches; unknowns are the query's rotation vector in its own frame, its
-centre, and the logs of two focal lengths, the query's and the references', over those that rays were made with. Vectors
-of matches are stored component by component, [3, B, S, M].
+centre, the logs of two focal lengths, the query's and the references', over those that rays were made with, and the
+bends of these two lenses. Vectors of matches are stored component by component, [3, B, S, M].
 """
 
 from collections.abc import Sequence
@@ -39,7 +42,9 @@ NEARNESS = 2.0
 """Times nearer than the median that a point may be before it loses weight: parallax of wrong matches is huge."""
 LOG_FOCAL_SIGMA, LOG_FOCAL_RATIO_SIGMA = 0.4, 0.3
 """Of a focal length that is not known; and of the query's over the references', which are often by one camera."""
-LOG_FOCAL_LIMIT = 1.0
+BEND_SIGMA = 0.05
+"""Of a lens that is not known."""
+LOG_FOCAL_LIMIT, BEND_LIMIT = 1.0, 0.3
 FIRST_LOG_FOCALS = ((0.0, 0.0), (-0.3, -0.3), (0.3, 0.3), (-0.3, 0.3), (0.3, -0.3))
 """To begin with: of the query, of the references."""
 DAMPING = 1e-3
@@ -56,6 +61,8 @@ class Settled:
     T_world_query: Pose
     log_focal: Float[Tensor, "B 2"]
     """Of the query and of its references, over what rays were made with; zero where lenses are known."""
+    bend: Float[Tensor, "B 2"]
+    """Of the same two; zero where lenses are known."""
     agreement: Float[Tensor, "B"]
     """Share of the matches, by weight, that agree with the pose."""
 
@@ -85,6 +92,7 @@ class _Guess:
     T_world_query: Pose
     """Batch shape [B, S]."""
     log_focal: Float[Tensor, "B S 2"]
+    bend: Float[Tensor, "B S 2"]
 
 
 @dataclass(frozen=True)
@@ -93,12 +101,12 @@ class _Expected:
 
     T_world_query: Pose
     """Batch shape [B, 1]."""
-    precision: Float[Tensor, "B 1 8 8"]
+    precision: Float[Tensor, "B 1 10 10"]
 
-    def offset(self, guess: _Guess) -> Float[Tensor, "B S 8"]:
+    def offset(self, guess: _Guess) -> Float[Tensor, "B S 10"]:
         T = self.T_world_query.inverse() @ guess.T_world_query
         turn = torch.stack([T.R[..., k, j] - T.R[..., j, k] for j, k in ((1, 2), (2, 0), (0, 1))], dim=-1) / 2
-        return torch.cat([turn, guess.T_world_query.t - self.T_world_query.t, guess.log_focal], dim=-1)
+        return torch.cat([turn, guess.T_world_query.t - self.T_world_query.t, guess.log_focal, guess.bend], dim=-1)
 
 
 def settle(
@@ -123,7 +131,8 @@ def settle(
     best = disagreement.argmin(dim=1)[:, None]
     T = guess.T_world_query
     R, t = T.R.take_along_dim(best[..., None, None], 1), T.t.take_along_dim(best[..., None], 1)
-    guess = _Guess(Pose(R, t), guess.log_focal.take_along_dim(best[..., None], 1))
+    log_focal, bend = (part.take_along_dim(best[..., None], 1) for part in (guess.log_focal, guess.bend))
+    guess = _Guess(Pose(R, t), log_focal, bend)
     guess = _steps(rays, guess, expected, LAST_WIDTHS_PX)
     in_all = rays.weight.sum(dim=-1)
     share = (in_all - _disagreement(rays, guess)) / in_all.clamp_min(torch.finfo(weight.dtype).tiny)
@@ -131,8 +140,8 @@ def settle(
     is_pose = T.R.isfinite().all(dim=(-2, -1)) & T.t.isfinite().all(dim=-1) & share.isfinite()  # [B, 1]
     R = torch.where(is_pose[..., None, None], T.R, T_begin.R[:, :1])
     t = torch.where(is_pose[..., None], T.t, T_begin.t[:, :1])
-    log_focal = guess.log_focal.masked_fill(~is_pose[..., None], 0.0)
-    return Settled(Pose(R, t)[:, 0], log_focal[:, 0], share.masked_fill(~is_pose, 0.0)[:, 0])
+    log_focal, bend = (part.masked_fill(~is_pose[..., None], 0.0)[:, 0] for part in (guess.log_focal, guess.bend))
+    return Settled(Pose(R, t)[:, 0], log_focal, bend, share.masked_fill(~is_pose, 0.0)[:, 0])
 
 
 def _heaviest(
@@ -153,15 +162,18 @@ def _heaviest(
     return _Rays(here, x * there[0] + y * there[1], (x, y, z), center, chosen_weight[:, None])
 
 
-def _precision(sigma: Float[Tensor, "B 2"], knows_lenses: Bool[Tensor, "B 2"]) -> Float[Tensor, "B 1 8 8"]:
-    """Of what is expected: turn, centre, and focal lengths that are likely, and likely the same."""
+def _precision(sigma: Float[Tensor, "B 2"], knows_lenses: Bool[Tensor, "B 2"]) -> Float[Tensor, "B 1 10 10"]:
+    """Of what is expected: turn, centre, lenses that are likely, and focal lengths that are likely the same."""
     of_pose = sigma.square().reciprocal().flip(-1).repeat_interleave(3, dim=1)
-    of_focals = torch.full_like(sigma, LOG_FOCAL_SIGMA**-2.0).masked_fill(knows_lenses, KNOWN)
-    precision = torch.diag_embed(torch.cat([of_pose, of_focals], dim=1))
+    of_focals, of_bends = (
+        torch.full_like(sigma, likely**-2.0).masked_fill(knows_lenses, KNOWN)
+        for likely in (LOG_FOCAL_SIGMA, BEND_SIGMA)
+    )
+    precision = torch.diag_embed(torch.cat([of_pose, of_focals, of_bends], dim=1))
     ratio = torch.zeros_like(precision[0])
     # By ranges, also of one: a number at a single place is copied to a GPU, and no recording can have that.
-    ratio[6:, 6:] = LOG_FOCAL_RATIO_SIGMA**-2.0
-    ratio[6:7, 7:] = ratio[7:, 6:7] = -(LOG_FOCAL_RATIO_SIGMA**-2.0)
+    ratio[6:8, 6:8] = LOG_FOCAL_RATIO_SIGMA**-2.0
+    ratio[6:7, 7:8] = ratio[7:8, 6:7] = -(LOG_FOCAL_RATIO_SIGMA**-2.0)
     return (precision + ratio)[:, None]
 
 
@@ -176,7 +188,7 @@ def _first_guesses(T_begin: Pose, knows_lenses: Bool[Tensor, "B 2"]) -> _Guess:
     log_focal = log_focal.masked_fill(knows_lenses[:, None], 0.0)
     which = [0] * len(FIRST_LOG_FOCALS) + list(range(1, num_poses))
     T = Pose.stack([T_begin[:, number] for number in which], dim=1)
-    return _Guess(T, log_focal)
+    return _Guess(T, log_focal, torch.zeros_like(log_focal))
 
 
 def _steps(rays: _Rays, guess: _Guess, expected: _Expected, widths_px: Sequence[float]) -> _Guess:
@@ -184,15 +196,16 @@ def _steps(rays: _Rays, guess: _Guess, expected: _Expected, widths_px: Sequence[
         errors = _Errors(rays, guess)
         pull = rays.weight * errors.in_front / (1 + (errors.error / (width_px * PIXEL)).square()).square()
         pull = pull * errors.plausibility(pull > 0.1 * rays.weight) / PIXEL**2
-        J = errors.jacobian()  # [B, S, 8, M]
+        J = errors.jacobian()  # [B, S, 10, M]
         pulled = J * pull[..., None, :]
         H = pulled @ J.mT + expected.precision
         slope = pulled @ errors.error[..., None] + expected.precision @ expected.offset(guess)[..., None]
         step = _solved(H, slope.squeeze(-1))
-        turn, move, zoom = step.split([3, 3, 2], dim=-1)
+        turn, move, zoom, bending = step.split([3, 3, 2, 2], dim=-1)
         T = guess.T_world_query
         T = Pose(T.R @ axis_angle_to_matrix(-turn), T.t - move)
-        guess = _Guess(T, (guess.log_focal - zoom).clamp(-LOG_FOCAL_LIMIT, LOG_FOCAL_LIMIT))
+        log_focal = (guess.log_focal - zoom).clamp(-LOG_FOCAL_LIMIT, LOG_FOCAL_LIMIT)
+        guess = _Guess(T, log_focal, (guess.bend - bending).clamp(-BEND_LIMIT, BEND_LIMIT))
     return guess
 
 
@@ -209,11 +222,16 @@ class _Errors:
     def __init__(self, rays: _Rays, guess: _Guess) -> None:
         self.rays = rays
         self.query_shrink, self.ref_shrink = torch.exp(-guess.log_focal)[..., None].unbind(dim=-2)
+        self.query_bend, self.ref_bend = guess.bend[..., None].unbind(dim=-2)
         self.axes = guess.T_world_query.R[..., None].movedim((-2, -3), (0, 1)).unbind(dim=0)  # each [3, B, S, 1]
         x, y, z = self.axes
-        here = rays.query * self.query_shrink
-        self.y_query = x * here[0] + y * here[1] + z
-        self.y_ref = rays.ref_plane * self.ref_shrink + rays.ref_axes[2]
+        here, there = rays.query * self.query_shrink, rays.ref_plane * self.ref_shrink
+        self.query_bending = (x * here[0] + y * here[1]) * here.square().sum(
+            dim=0
+        )  # by how much a bend of 1 would move y_query
+        self.ref_bending = there * there.square().sum(dim=0)
+        self.y_query = x * here[0] + y * here[1] + self.query_bend * self.query_bending + z
+        self.y_ref = there + self.ref_bend * self.ref_bending + rays.ref_axes[2]
         self.baseline = guess.T_world_query.t[..., None].movedim(-2, 0) - rays.ref_center
         self.e_by_query = _cross(self.baseline, self.y_ref)
         self.e_by_ref = _cross(self.y_query, self.baseline)
@@ -235,22 +253,23 @@ class _Errors:
         limit = NEARNESS * median.nan_to_num(torch.inf)
         return (limit / nearness.clamp_min(tiny)).clamp_max(1.0).square()
 
-    def jacobian(self) -> Float[Tensor, "B S 8 M"]:
+    def jacobian(self) -> Float[Tensor, "B S 10 M"]:
         (x, y, z), (ref_x, ref_y, ref_z) = self.axes, self.rays.ref_axes
         query_pull = (x * self.by_query_xy[0] + y * self.by_query_xy[1]) * self.query_shrink
         ref_pull = (ref_x * self.by_ref_xy[0] + ref_y * self.by_ref_xy[1]) * self.ref_shrink
         shrinking = self.error * self.per_length.square()  # by how much the length takes back of the slopes of e
-        turn = self.per_length * _cross(self.y_query, self.e_by_query) - shrinking * (
-            _cross(self.y_query, _cross(self.baseline, ref_pull)) + _cross(query_pull, self.e_by_query)
-        )
+        by_query = self.per_length * self.e_by_query - shrinking * _cross(self.baseline, ref_pull)
+        by_ref = self.per_length * self.e_by_ref - shrinking * _cross(query_pull, self.baseline)
+        turn = _cross(self.y_query, by_query) - shrinking * _cross(query_pull, self.e_by_query)
         move = -self.per_length * self.normal - shrinking * (
             _cross(self.y_ref, query_pull) + _cross(ref_pull, self.y_query)
         )
-        query_zoom = self.per_length * _dot(self.e_by_query, z) - shrinking * _dot(ref_pull, _cross(z, self.baseline))
-        ref_zoom = self.per_length * _dot(self.e_by_ref, ref_z) - shrinking * _dot(
-            query_pull, _cross(self.baseline, ref_z)
-        )
-        return torch.stack([*(_dot(axis, turn) for axis in self.axes), *move, query_zoom, ref_zoom], dim=-2)
+        # To zoom is to move the image plane away from a lens, whose rays it then bends less.
+        query_bend, ref_bend = _dot(self.query_bending, by_query), _dot(self.ref_bending, by_ref)
+        query_zoom = _dot(z, by_query) - 2 * self.query_bend * query_bend
+        ref_zoom = _dot(ref_z, by_ref) - 2 * self.ref_bend * ref_bend
+        turns = (_dot(axis, turn) for axis in self.axes)
+        return torch.stack([*turns, *move, query_zoom, ref_zoom, query_bend, ref_bend], dim=-2)
 
 
 def _cross(a: Float[Tensor, "3 *#B"], b: Float[Tensor, "3 *#B"]) -> Float[Tensor, "3 *B"]:
