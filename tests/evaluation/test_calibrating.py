@@ -116,9 +116,10 @@ def test_strangers_are_as_many_as_queries_before_the_solver_fails_on_more_of_the
     assert rejudged(failed[0], "auto", calibration).confidence == pytest.approx(11 / 343)
 
 
-def test_what_the_network_says_after_a_failed_solver_is_not_accepted_when_it_is_more_likely_wrong(calibration):
+def test_what_the_network_says_after_a_failed_solver_is_not_accepted_when_it_is_more_likely_wrong():
+    calibration = fit_calibration((*ALL[:2], judged(2, "regressed", bias=-3.0)), "a" * 64)
     assert calibration.unsolved.threshold >= 0.5
-    assert calibration.regressed.threshold < 0.5  # where half of the right answers may be unsure
+    assert calibration.regressed.threshold < 0.5  # or many right answers would not pass
 
 
 def without_similarity(seed: int, road: Road) -> JudgedAnswers:

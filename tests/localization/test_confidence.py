@@ -98,6 +98,12 @@ def test_the_threshold_keeps_out_what_is_elsewhere_and_lets_pass_what_is_right()
     assert (chance[~right] >= threshold).double().mean() <= 0.005
 
 
+def test_what_is_more_likely_wrong_than_right_is_not_accepted_however_unsure_strangers_are():
+    right, elsewhere = torch.linspace(0.3, 1.0, 1000).double(), torch.full((100,), 0.01).double()
+    assert accepting_threshold(right.clamp_min(0.7), elsewhere) == 0.5
+    assert accepting_threshold(right, elsewhere) == pytest.approx(0.335, abs=0.001)  # else too few right ones pass
+
+
 def test_where_right_and_wrong_mix_nineteen_of_twenty_right_ones_pass():
     generator = torch.Generator().manual_seed(0)
     chance = torch.rand(4000, generator=generator, dtype=torch.float64)
