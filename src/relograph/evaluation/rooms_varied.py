@@ -32,7 +32,7 @@ from relograph.models.shipped import LoadedMatchGNN
 from relograph.progress import SILENT, Progress
 
 EVERY_STRANGER = 2
-"""Of the queries and the unseen views in a condition, so many-th are looked for where they are not to be found."""
+"""Of the queries in a condition so many-th are looked for in another home, too."""
 
 
 def kind_in(kind: str, condition: Condition) -> str:
@@ -108,7 +108,7 @@ def _asked(
     options: RoomsOptions,
     ways: Ways,
 ) -> _Asked:
-    """The queries of home `number` in its own map; then as strangers some of them, and of its unseen views."""
+    """The queries and the unseen views of home `number` in its own map, and some of the queries in another one."""
     home = homes[number]
     queries, unseen = (photos[condition.rows(len(photos))] for photos in (home.place.queries, home.unseen.queries))
     questions = []
@@ -128,7 +128,7 @@ def _asked(
 
     if number < options.num_homes:
         look_for(OWN, number, range(len(queries)))
-        look_for(UNSEEN, number, range(len(queries), len(queries) + len(unseen), EVERY_STRANGER))
+        look_for(UNSEEN, number, range(len(queries), len(queries) + len(unseen)))
     others = [other for other in range(min(options.num_stranger_maps, options.num_homes)) if other != number]
     if others:
         look_for(OTHERS, others[number % len(others)], range(0, len(queries), EVERY_STRANGER))
