@@ -116,9 +116,44 @@ def test_strangers_are_as_many_as_queries_before_the_solver_fails_on_more_of_the
     assert rejudged(failed[0], "auto", calibration).confidence == pytest.approx(11 / 343)
 
 
-def test_what_the_network_says_after_a_failed_solver_is_not_accepted_when_it_is_more_likely_wrong(calibration):
+def test_what_the_network_says_after_a_failed_solver_is_not_accepted_when_it_is_more_likely_wrong():
+    calibration = fit_calibration((*ALL[:2], judged(2, "regressed", bias=-3.0)), "a" * 64)
     assert calibration.unsolved.threshold >= 0.5
-    assert calibration.regressed.threshold < 0.5  # where half of the right answers may be unsure
+    assert calibration.regressed.threshold < 0.5  # or many right answers would not pass
+
+
+def without_similarity(seed: int, road: Road) -> JudgedAnswers:
+    """Answers whose similarity says nothing, as in photos that are turned."""
+    of_road, rng = judged(seed, road), np.random.default_rng(seed)
+    told = [{**said.signs, "similarity": float(rng.normal())} for said in of_road.answers]
+    answers = tuple(replace(said, signs=signs) for said, signs in zip(of_road.answers, told, strict=True))
+    return replace(of_road, answers=answers)
+
+
+def test_a_sign_that_is_none_in_other_conditions_loses_its_weight():
+    others = [without_similarity(10 + number, road) for number, road in enumerate(("solved", "regressed"))]
+    as_usual, varied = (fit_calibration(ALL, "a" * 64, more) for more in ((), others))
+    for before, after in ((as_usual.solved, varied.solved), (as_usual.regressed, varied.regressed)):
+        assert after.weight_by_sign["similarity"] < 0.2 * before.weight_by_sign["similarity"]
+    unseen = without_similarity(20, "solved")
+    broken, kept = (reliability_of(unseen, made).expected_calibration_error for made in (as_usual, varied))
+    assert kept < min(broken, 0.05)
+    assert varied.num_answers == as_usual.num_answers + 800
+
+
+def test_strangers_in_other_conditions_are_kept_out_too():
+    """And right answers as usual pass all the same."""
+
+    def made(x_m: float, strength: float):
+        return answer(x_m, 0.5, signs=dict.fromkeys(SOLVED_SIGNS, strength))
+
+    said = [made(0.0, 2.0)] * 200 + [made(2.0, -1.0)] * 100
+    usual = JudgedAnswers.of_queries(said, "auto", photos("query", [0.0] * 300).T_world_cam)
+    others = JudgedAnswers.of_strangers([made(1.0, 1.0)] * 200, "auto")
+    as_usual, varied = (fit_calibration((usual, judged(2, "regressed")), "a" * 64, more) for more in ((), (others,)))
+    assert others.accepted(as_usual).all()
+    assert not others.accepted(varied).any()
+    assert usual.accepted(varied).equal(usual.right)
 
 
 def test_a_calibration_belongs_to_its_network_and_says_what_it_was_learned_from(calibration):

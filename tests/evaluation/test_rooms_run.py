@@ -11,13 +11,15 @@ import torch
 from evaluation.made_places import painted_place
 from localization.small_networks import small_network
 from relograph.errors import ConfigError
-from relograph.evaluation import rooms_gather
+from relograph.evaluation import conditions, rooms_gather
 from relograph.evaluation.asking import ask
+from relograph.evaluation.conditions import condition_groups
 from relograph.evaluation.place_localizer import OurWay
 from relograph.evaluation.place_rooms import RoomPlace, room_place, room_places
 from relograph.evaluation.place_run import PlaceConfig
 from relograph.evaluation.rooms_gather import RoomsOptions, make_homes, stranger_rows
 from relograph.evaluation.rooms_run import evaluate_rooms
+from relograph.evaluation.rooms_varied import kind_in
 from relograph.geometry import Pose, rotation_error_deg
 from relograph.localization import UnknownFocal
 from relograph.localization.confidence import SOLVED_SIGNS
@@ -186,7 +188,15 @@ def test_weights_that_answer_well_are_calibrated_before_anything_is_counted(
         strangers = {way.name: [said(far, -2.0, way), said(far, -3.0, way)] for way in ways.judged}
         return [{"own map": own}, {"queries of other homes": strangers}]
 
+    def as_if_varied(homes, network, config, options, ways, *args, **told):
+        turned = condition_groups(2, ())[0][0]
+        T_turned = turned.form.poses(homes[0].place.queries.T_world_cam)[0]
+        own = {way.name: [said(T_turned, 1.0, way)] for way in ways.judged}
+        strangers = {way.name: [said(far, -1.0, way)] for way in ways.judged}
+        return [{kind_in("own map", turned): own}, {kind_in("queries of other homes", turned): strangers}]
+
     monkeypatch.setattr("relograph.evaluation.rooms_run.gather", as_if_trained)
+    monkeypatch.setattr("relograph.evaluation.rooms_run.gather_varied", as_if_varied)
     options = replace(OPTIONS, reference_counts=(), compare_int8=False)
     network = load_match_gnn(folder)
     report = evaluate_rooms(
@@ -194,11 +204,37 @@ def test_weights_that_answer_well_are_calibrated_before_anything_is_counted(
     )
     calibration = load_match_gnn(folder).calibration
     assert calibration is not None
-    assert calibration.num_answers == 12
+    assert calibration.num_answers == 18
     assert "not calibrated" not in report
     rows = {row["kind"]: row for row in results(tmp_path / "out", "false-accepts.json")}
     assert rows["queries of other homes"]["false_accepts_as_calibrated"] == 0.0
     assert rows["queries of other homes"]["share_of_right_accepted_as_calibrated"] == 1.0
+    told = {(row["condition"], row["method"]): row for row in results(tmp_path / "out", "conditions.json")}
+    for condition, num_answers in (("as usual", 4), ("turned left", 2)):
+        row = told[condition, "relograph, solver, f given"]
+        assert (row["num_answers"], row["num_right"]) == (num_answers, 1)
+        assert row["share_of_right_accepted"] == row["share_of_accepted_right"] == 1.0
+    assert told["turned right", "relograph, regression"]["share_of_right_accepted"] is None
+    assert "| turned left | 6 | 100.0% / 100.0% | 100.0% / 100.0% | 100.0% / 100.0% |" in report
+
+
+def test_other_conditions_are_told_beside_all_tables_which_stay_what_they_are(
+    output: Path, weights: Path, homes: list[RoomPlace], tmp_path: Path, monkeypatch
+):
+    for group in ("OTHER_PHOTOS", "SPARSE_MAPS"):  # one of each, as every one takes its time
+        monkeypatch.setattr(conditions, group, getattr(conditions, group)[:1])
+    network, varied = load_match_gnn(weights), replace(OPTIONS, varied=True)
+    report = evaluate_rooms("validation", network, varied, CONFIG, homes=homes, output=tmp_path, paths={})
+    before = (output / "report.md").read_text()
+    assert report.startswith(before)
+    assert "**In other conditions**" in report.removeprefix(before)
+    rows = results(tmp_path, "conditions.json")
+    assert len({row["method"] for row in rows}) == 3
+    asked = {row["condition"]: row["num_answers"] for row in rows if row["method"] == "relograph, regression"}
+    assert list(asked) == ["as usual", "turned left", "one photo in 2 of the map", "references: 1"]
+    # Both queries, what the map does not show, and one of the other home's two queries.
+    assert {asked[name] for name in list(asked)[1:]} == {3 + len(homes[0].unseen.queries)}
+    assert {file.name for file in (tmp_path / "parts").iterdir()} >= {"home-00-varied.json.gz", "home-01.json.gz"}
 
 
 def test_a_run_that_was_ended_goes_on_where_it_was(homes: list[RoomPlace], output: Path, tmp_path: Path, monkeypatch):

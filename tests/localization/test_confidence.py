@@ -93,16 +93,22 @@ def test_one_kind_of_answer_is_not_enough(right: Tensor):
 def test_the_threshold_keeps_out_what_is_elsewhere_and_lets_pass_what_is_right():
     chance = torch.cat([torch.linspace(0.6, 1.0, 1000), torch.linspace(0.0, 0.5, 1000)]).double()
     right = torch.arange(2000) < 1000
-    threshold = accepting_threshold(chance, right, ~right)
+    threshold = accepting_threshold(chance[right], chance[~right])
     assert (chance[right] >= threshold).all()  # there is a gap, so nobody is refused who is right
     assert (chance[~right] >= threshold).double().mean() <= 0.005
+
+
+def test_what_is_more_likely_wrong_than_right_is_not_accepted_however_unsure_strangers_are():
+    right, elsewhere = torch.linspace(0.3, 1.0, 1000).double(), torch.full((100,), 0.01).double()
+    assert accepting_threshold(right.clamp_min(0.7), elsewhere) == 0.5
+    assert accepting_threshold(right, elsewhere) == pytest.approx(0.335, abs=0.001)  # else too few right ones pass
 
 
 def test_where_right_and_wrong_mix_nineteen_of_twenty_right_ones_pass():
     generator = torch.Generator().manual_seed(0)
     chance = torch.rand(4000, generator=generator, dtype=torch.float64)
     right = torch.arange(4000) < 2000
-    threshold = accepting_threshold(chance, right, ~right)
+    threshold = accepting_threshold(chance[right], chance[~right])
     assert (chance[right] >= threshold).double().mean() == pytest.approx(0.95, abs=0.002)
 
 

@@ -123,6 +123,14 @@ def eval_command(
     strangers: Annotated[
         int, typer.Option(min=1, help="Queries of other homes to look for in each.", rich_help_panel=OF_ROOMS)
     ] = 1000,
+    varied: Annotated[
+        bool,
+        typer.Option(
+            "--varied",
+            help="Ask for other photos, sparse maps and other numbers of references, too; --calibrate always does.",
+            rich_help_panel=OF_ROOMS,
+        ),
+    ] = False,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -238,6 +246,7 @@ def eval_command(
             first=first,
             num_stranger_maps=stranger_maps,
             strangers_per_map=strangers,
+            varied=varied,
             textures=textures,
             seed=seed,
             num_workers=num_cores() if workers is None else workers,

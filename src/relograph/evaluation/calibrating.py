@@ -122,49 +122,65 @@ class JudgedAnswers:
         chances = [confidence(answer.signs, of) for answer, of in zip(self.answers, odds, strict=True)]
         return torch.tensor(chances, dtype=torch.float64)
 
+    def by_odds(self, odds: Odds) -> Float[Tensor, "A"]:
+        """How sure those odds make them, however they came about."""
+        return torch.tensor([confidence(answer.signs, odds) for answer in self.answers], dtype=torch.float64)
+
+    def accepted(self, calibration: Calibration) -> Bool[Tensor, "A"]:
+        """Which of them the calibration makes sure enough."""
+        thresholds = [odds_on(road, calibration).threshold for road in self.roads]
+        return self.chances(calibration) >= torch.tensor(thresholds, dtype=torch.float64)
+
 
 def odds_on(road: Road, calibration: Calibration) -> Odds:
     """Those by which answers are judged that came about that way."""
     return {"solved": calibration.solved, "unsolved": calibration.unsolved, "regressed": calibration.regressed}[road]
 
 
-def fit_calibration(by_way: Sequence[JudgedAnswers], network_sha256: str) -> Calibration:
+def fit_calibration(
+    by_way: Sequence[JudgedAnswers], network_sha256: str, in_other_conditions: Sequence[JudgedAnswers] = ()
+) -> Calibration:
     """The calibration of a network, from its answers in several ways: with and without the solver or a focal length.
 
     Each of its odds is fitted to the answers that it will judge. Those that the network gives after the solver has
     failed are other ones than those it gives to all queries: where matches do not agree, the network is mostly wrong,
-    too.
+    too. `in_other_conditions` are answers to other photos, in sparser maps, with other numbers of references, in each
+    way: signs that tell right from wrong as usual alone get no weight with them.
     """
-    judged = sum(by_way, start=JudgedAnswers())
-    balanced = sum((of_way.balanced() for of_way in by_way), start=JudgedAnswers())
-    num_solved, num_regressed = len(judged.on("solved")), len(judged.on("regressed"))
+    usual, everything = (sum(groups, start=JudgedAnswers()) for groups in (by_way, (*by_way, *in_other_conditions)))
+    # The usual condition, other photos, sparser maps and other numbers of references as one quarter each: what users
+    # have nobody knows, and of one kind alone the confidence would be right for that kind alone.
+    balanced = sum((group.balanced() for group in (*by_way, *in_other_conditions)), start=JudgedAnswers())
+    num_solved, num_regressed = len(usual.on("solved")), len(usual.on("regressed"))
     if not num_solved or not num_regressed:
         raise ConfigError(
             f"expected answers by matches and by the network to calibrate on, found {num_solved} and {num_regressed}. "
             "Calibrate trained weights."
         )
-    odds = {road: _fit(road, balanced.on(road), judged.on(road)) for road in SIGNS_BY_ROAD}
+    odds = {road: _fit(road, balanced.on(road), usual.on(road), everything.on(road)) for road in SIGNS_BY_ROAD}
     return Calibration(
         solved=odds["solved"],
         unsolved=odds["unsolved"],
         regressed=odds["regressed"],
         network_sha256=network_sha256,
-        num_answers=len(judged),
+        num_answers=len(everything),
     )
 
 
-def _fit(road: Road, balanced: JudgedAnswers, answers: JudgedAnswers) -> Odds:
-    """Fitted to balanced answers; the threshold is to keep all strangers out that there are."""
+def _fit(road: Road, balanced: JudgedAnswers, usual: JudgedAnswers, everything: JudgedAnswers) -> Odds:
+    """Fitted to balanced answers; the threshold keeps out what is elsewhere in any condition, as far as right answers
+    pass in the usual one."""
     right = balanced.right
     num_right, num_wrong = int(right.sum()), int((~right).sum())
     if road == "unsolved" and min(num_right, num_wrong) < FEWEST_TO_FIT:
         # A good solver leaves too few of them to tell right from wrong by signs: all are as sure as their share, and
         # where there are none at all, more likely wrong than right.
         return Odds({}, log((num_right + 1) / (num_wrong + 2)), 0.5)
-    signs = [answer.signs for answer in balanced.answers]
-    odds = fit_odds(signs, right, balanced.elsewhere, SIGNS_BY_ROAD[road])
-    chances = torch.tensor([confidence(answer.signs, odds) for answer in answers.answers], dtype=torch.float64)
-    threshold = accepting_threshold(chances, answers.right, answers.elsewhere)
+    odds = fit_odds([answer.signs for answer in balanced.answers], right, balanced.elsewhere, SIGNS_BY_ROAD[road])
+    to_pass = usual if usual.right.any() else everything
+    threshold = accepting_threshold(
+        to_pass.by_odds(odds)[to_pass.right], everything.by_odds(odds)[everything.elsewhere]
+    )
     # Hardly any right answer is lost with those after a failed solver: they need not be let in at any price.
     return replace(odds, threshold=max(threshold, 0.5) if road == "unsolved" else threshold)
 

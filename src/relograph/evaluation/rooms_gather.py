@@ -32,8 +32,8 @@ from relograph.rooms.room_maps import Part, RoomMapConfig
 
 OWN, INT8 = "own map", "own map in int8"
 UNSEEN, OTHERS = "views of the home that its map does not show", "queries of other homes"
-LEFT_OUT = ("textures", "num_workers", "cache")
-"""Options that say where things lie and who works, and change no answer."""
+LEFT_OUT = ("varied", "textures", "num_workers", "cache")
+"""Options that say what else is asked, where things lie and who works, and change no answer."""
 CODE_OF_ANSWERS = ("evaluation", "geometry", "graphs", "localization", "models", "retrieval", "scenes")
 
 
@@ -59,6 +59,8 @@ class RoomsOptions:
     """For that, every so many-th query."""
     compare_int8: bool = True
     """Whether the same queries are asked with map features in int8, too."""
+    varied: bool = False
+    """Whether they are asked for as users have them, too: other photos, sparse maps, other numbers of references."""
     textures: Path | None = None
     """Photographs for walls, by split."""
     rooms: RoomMapConfig = field(default_factory=lambda: RoomMapConfig(unseen_views=20))
@@ -138,12 +140,12 @@ def gather(
 
     `parts` is the folder of what has been done.
     """
-    told = _what_answers_depend_on(homes, network, config, options, elsewhere)
+    told = what_answers_depend_on(homes, network, config, options, elsewhere)
     names = [home.place.name for home in homes] + ([] if elsewhere is None else ["elsewhere"])
     files = {name: parts / f"{name}.json.gz" for name in names}
     done = {name: read_answers_file(file, told) for name, file in files.items()}
     if any(answers is None for answers in done.values()):
-        maps = _Maps(homes, network, config, options, progress)
+        maps = Maps(homes, network, config, options, progress)
         asked = {
             home.place.name: _questions(homes, number, maps, config, options, ways)
             for number, home in enumerate(homes)
@@ -195,7 +197,7 @@ def stranger_rows(num_queries: Sequence[int], own: int, count: int) -> list[list
     return [[row for of_home, row in rows if of_home == home] for home in range(len(num_queries))]
 
 
-class _Maps:
+class Maps:
     """Features of the homes' maps: those in which strangers are looked for are kept, the others are made in turn."""
 
     def __init__(
@@ -232,7 +234,7 @@ class _Maps:
 def _questions(
     homes: Sequence[RoomPlace],
     number: int,
-    maps: _Maps,
+    maps: Maps,
     config: PlaceConfig,
     options: RoomsOptions,
     ways: Ways,
@@ -281,7 +283,7 @@ def _questions(
 def _ask_elsewhere(
     homes: Sequence[RoomPlace],
     elsewhere: Place,
-    maps: _Maps,
+    maps: Maps,
     network: LoadedMatchGNN,
     config: PlaceConfig,
     options: RoomsOptions,
@@ -311,7 +313,7 @@ def _ask_elsewhere(
     return answers
 
 
-def _what_answers_depend_on(
+def what_answers_depend_on(
     homes: Sequence[RoomPlace],
     network: LoadedMatchGNN,
     config: PlaceConfig,

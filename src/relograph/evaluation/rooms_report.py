@@ -7,16 +7,20 @@ DIR/overlap.json         accuracy against what the best of them shows
 DIR/int8.json            what features in int8 cost
 DIR/reliability.json, reliability.png              whether confidence keeps its promise
 DIR/false-accepts.json, false-accepts.png          strangers that are taken for localized
+DIR/conditions.json      what confidence is worth in other conditions, where they were asked for
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Bool
+from torch import Tensor
 
 from relograph.evaluation.answers_file import AnswersByKind
 from relograph.evaluation.calibrating import JudgedAnswers, rejudged, reliability_of
+from relograph.evaluation.conditions import Condition
 from relograph.evaluation.false_accepts import Strangers, count_false_accepts, false_accepts_table
 from relograph.evaluation.metrics import score
 from relograph.evaluation.place import references_by_pose
@@ -36,7 +40,8 @@ from relograph.evaluation.place_run import Comparison, PlaceConfig, others_on_re
 from relograph.evaluation.plots import save_figure
 from relograph.evaluation.reliability import reliability_figure, reliability_row
 from relograph.evaluation.retrieval_scores import retrieval_scores
-from relograph.evaluation.rooms_gather import INT8, OWN, RoomsOptions, Ways, count_kind
+from relograph.evaluation.rooms_gather import INT8, OTHERS, OWN, UNSEEN, RoomsOptions, Ways, count_kind
+from relograph.evaluation.rooms_varied import kind_in
 from relograph.localization.localizer import Answer
 from relograph.localization.map_features import Precision
 from relograph.models.shipped import Calibration
@@ -58,6 +63,8 @@ class RoomsAnswers:
     answers: tuple[AnswersByKind, ...]
     """Of these homes, then of others that lent queries, and of elsewhere."""
     ways: Ways
+    varied: tuple[AnswersByKind, ...] = ()
+    """Of the same, in other conditions; nothing where nobody asked for them."""
 
     def of(self, home: int, kind: str, way: OurWay) -> list[Answer]:
         """To the queries of a home."""
@@ -82,8 +89,22 @@ class RoomsAnswers:
             judged += JudgedAnswers.of_strangers(answers, way.solver)
         return judged
 
+    def judged_in(self, conditions: Sequence[Condition], way: OurWay) -> JudgedAnswers:
+        """With what is true of them: those in other conditions, to queries in their own map and to strangers."""
+        judged = JudgedAnswers()
+        for condition in conditions:
+            for home, answers in zip(self.homes, self.varied, strict=False):  # others that lent queries have no own
+                if own := answers.get(kind_in(OWN, condition), {}).get(way.name):
+                    T_true = home.place.queries.T_world_cam[condition.rows(len(home.place.queries))]
+                    judged += JudgedAnswers.of_queries(own, way.solver, condition.form.poses(T_true))
+            for answers in self.varied:
+                for kind in (UNSEEN, OTHERS):
+                    strangers = answers.get(kind_in(kind, condition), {}).get(way.name, ())
+                    judged += JudgedAnswers.of_strangers(strangers, way.solver)
+        return judged
+
     def judged_by(self, calibration: Calibration) -> "RoomsAnswers":
-        """The same answers as sure as a calibration makes them."""
+        """The same answers as sure as a calibration makes them; those in other conditions are not asked again."""
         solver_by_name = {way.name: way.solver for way in self.ways.own}
         answers = tuple(
             {
@@ -95,7 +116,7 @@ class RoomsAnswers:
             }
             for of_home in self.answers
         )
-        return RoomsAnswers(self.homes, answers, self.ways)
+        return replace(self, answers=answers)
 
     def comparisons(self, config: PlaceConfig, progress: Progress = SILENT) -> list[Comparison]:
         """All methods in each home."""
@@ -280,3 +301,48 @@ class RoomsReport:
         focal = "" if answers.ways.main == REGRESSION else ", with the focal length given unless said otherwise"
         title = f"**Queries that are not in the map**{focal}\n"
         return f"{title}\n{false_accepts_table(found_in_all)}\n{accepted_text}"
+
+    def conditions(self, answers: RoomsAnswers, groups: Sequence[Sequence[Condition]], calibration: Calibration) -> str:
+        """What confidence is worth as usual and in other conditions, in each way."""
+        ways = tuple(reversed(answers.ways.judged))
+        judged = {"as usual": {way: answers.judged(way).balanced() for way in ways}}
+        for condition in (condition for group in groups for condition in group):
+            judged[condition.name] = {way: answers.judged_in([condition], way) for way in ways}
+        rows: list[dict[str, object]] = []
+        lines = [
+            "**In other conditions**: right answers that are accepted / accepted ones that are right\n",
+            f"| condition | answers | {' | '.join(way.name.removeprefix('relograph, ') for way in ways)} "
+            "| expected calibration error |",
+            "|---|---|" + "---|" * len(ways) + "---|",
+        ]
+        for name, by_way in judged.items():
+            cells = []
+            for way, of_way in by_way.items():
+                right, accepted = of_way.right, of_way.accepted(calibration)
+                of_right, of_accepted = _share(right & accepted, right), _share(right & accepted, accepted)
+                rows.append(
+                    {
+                        "condition": name,
+                        "method": way.name,
+                        "num_answers": len(of_way),
+                        "num_right": int(right.sum()),
+                        "share_of_right_accepted": of_right,
+                        "share_of_accepted_right": of_accepted,
+                        "expected_calibration_error": reliability_of(of_way, calibration).expected_calibration_error,
+                    }
+                )
+                cells.append(f"{_percent(of_right)} / {_percent(of_accepted)}")
+            everything = sum(by_way.values(), start=JudgedAnswers())
+            error = reliability_of(everything, calibration).expected_calibration_error
+            lines.append(f"| {name} | {len(everything):,} | {' | '.join(cells)} | {error:.1%} |")
+        self.write("conditions.json", rows)
+        return "\n".join(lines) + "\n"
+
+
+def _share(which: Bool[Tensor, "A"], of: Bool[Tensor, "A"]) -> float | None:
+    """None where there are none."""
+    return float(which.sum() / of.sum()) if of.any() else None
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{share:.1%}"

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import get_args
 
 from relograph.errors import ConfigError
+from relograph.evaluation.answers_file import AnswersByKind
 from relograph.evaluation.calibrating import fit_calibration
+from relograph.evaluation.conditions import condition_groups
 from relograph.evaluation.place import Place
 from relograph.evaluation.place_localizer import REGRESSION, OurMap
 from relograph.evaluation.place_rooms import RoomPlace
@@ -18,6 +20,7 @@ from relograph.evaluation.place_run import (
 )
 from relograph.evaluation.rooms_gather import INT8, RoomsOptions, Ways, gather, make_homes
 from relograph.evaluation.rooms_report import RoomsAnswers, RoomsReport
+from relograph.evaluation.rooms_varied import gather_varied
 from relograph.evaluation.writing import write_whole
 from relograph.localization.confidence import UNCALIBRATED
 from relograph.localization.map_features import Precision
@@ -49,7 +52,8 @@ def evaluate_rooms(
 
     The homes are made, unless they are given; the last one lends its queries only. `elsewhere` is another place, whose
     queries are looked for in the homes' maps, and theirs in its map. `calibrate` is the folder of the network's
-    weights: their confidence is fitted to the answers and saved there, before anything is counted.
+    weights: their confidence is fitted to the answers, in other conditions, too, and saved there, before anything is
+    counted.
     """
     config = with_what_is_installed(config, warn)
     ways = Ways.of(config)
@@ -61,10 +65,15 @@ def evaluate_rooms(
     if homes is None:
         homes = make_homes(part, options, device=device, progress=progress)
     gathered = gather(homes, network, config, options, ways, elsewhere, parts=output / PARTS, progress=progress)
-    answers = RoomsAnswers(tuple(homes[: options.num_homes]), tuple(gathered), ways)
+    varied: list[AnswersByKind] = []
+    if options.varied or calibrate is not None:
+        varied = gather_varied(homes, network, config, options, ways, parts=output / PARTS, progress=progress)
+    answers = RoomsAnswers(tuple(homes[: options.num_homes]), tuple(gathered), ways, tuple(varied))
+    groups = condition_groups(config.num_references, options.reference_counts) if varied else ()
     if calibrate is not None:
-        by_way = [answers.judged(way) for way in ways.judged]
-        network = replace(network, calibration=fit_calibration(by_way, network.sha256))
+        usual = [answers.judged(way) for way in ways.judged]
+        others = [answers.judged_in(group, way) for group in groups for way in ways.judged]
+        network = replace(network, calibration=fit_calibration(usual, network.sha256, others))
         assert network.calibration is not None
         save_calibration(calibrate, network.calibration)
     calibration = network.calibration or UNCALIBRATED
@@ -97,6 +106,7 @@ def evaluate_rooms(
             *([report.int8(answers, _bytes_per_photo(homes[0], network))] if answers.of(0, INT8, REGRESSION) else []),
             report.reliability(answers, calibration, fitted=network.calibration is not None),
             report.false_accepts(answers, comparisons),
+            *([report.conditions(answers, groups, calibration)] if groups else []),
         ]
     )
     write_whole(output / "report.md", text.encode())

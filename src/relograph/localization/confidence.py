@@ -90,20 +90,20 @@ def fit_odds(
     weight_by_sign = {name: float(w) for name, w in zip(names, weight, strict=True)}
     odds = Odds(weight_by_sign, float(bias - weight @ mean), 0.0)
     chance = torch.tensor([confidence(answer, odds) for answer in signs], dtype=torch.float64)
-    return Odds(odds.weight_by_sign, odds.bias, accepting_threshold(chance, right, elsewhere))
+    return Odds(odds.weight_by_sign, odds.bias, accepting_threshold(chance[right], chance[elsewhere]))
 
 
-def accepting_threshold(chance: Float[Tensor, "A"], right: Bool[Tensor, "A"], elsewhere: Bool[Tensor, "A"]) -> float:
-    """The confidence to accept answers from.
+def accepting_threshold(chance_of_right: Float[Tensor, "R"], chance_elsewhere: Float[Tensor, "E"]) -> float:
+    """The confidence to accept answers from, by how sure right ones are and those to queries from elsewhere.
 
-    As low as queries from elsewhere allow, so that most right answers pass; and where that would refuse more than one
-    in twenty right answers, the highest that does not.
+    As low as queries from elsewhere allow, so that most right answers pass, but not where answers are more likely wrong
+    than right; and where that would refuse more than one in twenty right answers, the highest that does not.
     """
-    keeps_right = float(chance[right].quantile(1 - ACCEPTED_OF_RIGHT, interpolation="lower"))
-    if not elsewhere.any():
+    keeps_right = float(chance_of_right.quantile(1 - ACCEPTED_OF_RIGHT, interpolation="lower"))
+    if not len(chance_elsewhere):
         return min(keeps_right, 0.5)
-    keeps_out = float(chance[elsewhere].quantile(1 - ACCEPTED_OF_WRONG, interpolation="higher"))
-    return min(keeps_right, keeps_out + 1e-9)  # those that are as sure as the last one stay out, too
+    keeps_out = float(chance_elsewhere.quantile(1 - ACCEPTED_OF_WRONG, interpolation="higher"))
+    return min(keeps_right, max(keeps_out + 1e-9, 0.5))  # those that are as sure as the last one stay out, too
 
 
 def _fit_non_negative(x: Float[Tensor, "A S"], y: Float[Tensor, "A"]) -> tuple[Float[Tensor, "S"], Float[Tensor, ""]]:
