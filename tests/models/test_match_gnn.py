@@ -167,6 +167,22 @@ def test_lenses_that_are_known_change_the_answer(network: MatchGNN) -> None:
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("knows", [(True, True), (True, False), (False, True), (False, False)], ids=str)
+def test_the_pose_network_is_told_all_lenses_or_none_and_the_last_layer_what_is_known(
+    network: MatchGNN, knows: tuple[bool, bool]
+) -> None:
+    matches = answer(network, num_references=2).matches
+    hw = (HEIGHT, WIDTH)
+    lenses = [of if is_known else None for of, is_known in zip(lens(), knows, strict=True)]
+    told, known = network.told_and_known_flow(matches, hw, hw, *lenses)
+    assert known.knows[0, 0, 0].tolist() == [float(is_known) for is_known in knows]
+    assert told.knows[0, 0, 0].tolist() == [float(all(knows))] * 2
+    unknown = network.flow(matches, hw, hw, None, None)
+    assert torch.equal(told.here, unknown.here) != all(knows)
+    assert torch.equal(known.there, unknown.there) != knows[1]
+
+
+@torch.no_grad()
 def test_an_upright_query_among_wide_references(network: MatchGNN) -> None:
     query, references = features(network, photos(1, height=WIDTH, width=HEIGHT)), features(network, photos(3, seed=1))
     answered = network(query, references, poses(1, 3), torch.ones(1, 3, dtype=torch.bool))

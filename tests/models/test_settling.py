@@ -43,12 +43,12 @@ class Scene:
         T_off = pose_of([0.02, -0.03, 0.02], [0.06, 0.05, -0.08])
         self.T_begin = (self.T_world_query @ T_off).reshape(1, 1)
 
-    def settled(self, *, knows: bool = True, T_begin: Pose | None = None) -> Settled:
+    def settled(self, *, knows: bool = True, knows_refs: bool | None = None, T_begin: Pose | None = None) -> Settled:
         return settle(
             self.here,
             self.there,
             self.weight,
-            torch.full((1, 2), knows),
+            torch.tensor([[knows, knows if knows_refs is None else knows_refs]]),
             self.T_world_ref.reshape(1, REFERENCES),
             self.T_begin if T_begin is None else T_begin,
             torch.tensor([[0.1, 0.05]]),
@@ -102,6 +102,14 @@ def test_lenses_that_bend_are_found(k1: tuple[float, float]):
     assert metres < 0.01
     assert degrees < 0.2
     assert settled.bend[0].tolist() == pytest.approx([-k1[0], -k1[1]], abs=0.03)
+
+
+def test_the_lens_of_a_query_is_found_among_references_whose_lenses_are_known():
+    scene = Scene(focal=(1.3, 1.0), k1=(0.05, 0.0), noise=0.5 * settling.PIXEL)
+    settled = scene.settled(knows=False, knows_refs=True)
+    assert settled.log_focal[0].exp().tolist() == pytest.approx([1.3, 1.0], rel=0.02)
+    assert settled.bend[0, 1].abs() < 1e-4
+    assert scene.error(settled)[0] < 0.005
 
 
 def test_a_lens_that_is_known_does_not_bend():

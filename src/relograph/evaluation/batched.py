@@ -14,9 +14,9 @@ from torch import Tensor
 
 from relograph.errors import ConfigError
 from relograph.evaluation.place import AnyCamera, PosedPhotos
-from relograph.geometry import Camera, Pose
+from relograph.geometry import Pose
 from relograph.graphs.correspondence import Lenses
-from relograph.localization.localizer import CANDIDATES_PER_REFERENCE, Compared, found_lenses
+from relograph.localization.localizer import CANDIDATES_PER_REFERENCE, Compared, found_lenses, lenses_of
 from relograph.localization.map_features import MapFeatures
 from relograph.localization.photos import WorkingSize
 from relograph.localization.spread import choose_spread_references
@@ -157,15 +157,21 @@ class BatchedNetwork:
         ref_sizes = [references.sizes[row] for row in retrieved.rows[0]]
         of_queries = [queries.size.camera(query_cameras[query]) for query in retrieved.queries]
         of_refs = [[references.sizes[row].camera(map_cameras[row]) for row in refs] for refs in retrieved.rows]
-        query_lenses, ref_lenses = self._lenses(of_queries, of_refs)
-        flow = self._model.flow(matches, queries.size.size_hw, ref_sizes[0].size_hw, query_lenses, ref_lenses)
+        query_lenses = lenses_of(of_queries, self.device)
+        ref_lenses = lenses_of([camera for refs in of_refs for camera in refs], self.device)
+        if ref_lenses is not None:
+            by_query = (len(of_queries), -1)
+            ref_lenses = Lenses(ref_lenses.K.unflatten(0, by_query), ref_lenses.distortion.unflatten(0, by_query))
+        flow, known = self._model.told_and_known_flow(
+            matches, queries.size.size_hw, ref_sizes[0].size_hw, query_lenses, ref_lenses
+        )
         # Around the first reference, as `Localizer` has it: float32 is not for coordinates of a city.
         T_world_ref = references.T_world_cam[rows]
         origin = T_world_ref.t[:, :1]
         T_local_ref = Pose(T_world_ref.R, T_world_ref.t - origin).to(self.device, torch.float32)
         everything = torch.ones(rows.shape, dtype=torch.bool, device=self.device)
         answers: MatchAnswers = self._model.regress(matches, flow, T_local_ref, everything)
-        settled = self._model.settle(answers, T_local_ref, everything)
+        settled = self._model.settle(answers, T_local_ref, everything, known)
         T_edges = (T_local_ref @ answers.T_ref_query).to("cpu", torch.float64)
         T_query = settled.T_world_query.to("cpu", torch.float64)
         agreement, lenses = settled.agreement.tolist(), found_lenses(settled)
@@ -190,22 +196,6 @@ class BatchedNetwork:
             )
             for idx, refs in enumerate(retrieved.rows)
         ]
-
-    def _lenses(
-        self, of_queries: Sequence[AnyCamera], of_refs: Sequence[Sequence[AnyCamera]]
-    ) -> tuple[Lenses, Lenses] | tuple[None, None]:
-        """All cameras, or none where one is not known, as in training."""
-        flat = [*of_queries, *(camera for refs in of_refs for camera in refs)]
-        known = [camera for camera in flat if isinstance(camera, Camera) and camera.model != "fisheye"]
-        if len(known) < len(flat):
-            return None, None
-        K = torch.stack([camera.K for camera in known]).to(self.device, torch.float32)
-        radial = torch.tensor([(camera.distortion or (0.0, 0.0))[:2] for camera in known]).to(K)
-        num_queries, by_query = len(of_queries), (len(of_queries), -1)
-        return (
-            Lenses(K[:num_queries], radial[:num_queries]),
-            Lenses(K[num_queries:].unflatten(0, by_query), radial[num_queries:].unflatten(0, by_query)),
-        )
 
 
 def _of_query(matches: Matches, idx: int) -> Matches:

@@ -358,13 +358,12 @@ class Localizer:
         T_world_ref = view.T_world_cam[rows]
         size, query_camera = encoded.query.size, encoded.query.camera
         ref_cameras = [_ref_camera(view, row) for row in rows]
-        lenses = _lenses([query_camera, *ref_cameras], self.device)
+        query_lens, ref_lenses = (lenses_of(cameras, self.device) for cameras in ([query_camera], ref_cameras))
         alike, order = [], []
         for size_hw, which, references in view.take(rows, self.device):
             of_refs = None
-            if lenses is not None:
-                its = [1 + i for i in which]
-                of_refs = Lenses(lenses.K[None, its], lenses.distortion[None, its])
+            if ref_lenses is not None:
+                of_refs = Lenses(ref_lenses.K[None, which], ref_lenses.distortion[None, which])
             alike.append(AlikeReferences(size_hw, references, of_refs, len(which)))
             order += which
         # Around the first reference: coordinates of a city in float32 would be off by centimetres.
@@ -373,7 +372,7 @@ class Localizer:
         found = self._look(
             encoded.features,
             size.size_hw,
-            None if lenses is None else Lenses(lenses.K[:1], lenses.distortion[:1]),
+            query_lens,
             alike,
             torch.tensor(order).argsort().to(self.device),
             T_local_ref[None],
@@ -439,8 +438,8 @@ def _ref_camera(view: MapView, row: int) -> Camera | UnknownFocal:
     return size.camera(camera or UnknownFocal(size.photo_width, size.photo_height, MAP_GROUP))
 
 
-def _lenses(cameras: Sequence[Camera | UnknownFocal], device: torch.device) -> Lenses | None:
-    """Cameras as the network is told them: all, or none of them where one is not known, as in its training.
+def lenses_of(cameras: Sequence[AnyCamera], device: torch.device) -> Lenses | None:
+    """Cameras as the network is told them; None where one of them is not known.
 
     Two radial coefficients are told; the solver knows the rest of a lens. A fisheye's are no such coefficients.
     """

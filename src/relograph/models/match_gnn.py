@@ -741,6 +741,24 @@ class MatchGNN(nn.Module):
                 grid_hw=(query_hw[0] // COARSE_STRIDE, query_hw[1] // COARSE_STRIDE),
             )
 
+    def told_and_known_flow(
+        self,
+        matches: Matches,
+        query_hw: tuple[int, int],
+        ref_hw: tuple[int, int],
+        query_lenses: Lenses | None,
+        ref_lenses: Lenses | None,
+    ) -> tuple[Flow, Flow]:
+        """What the pose network is told, and what the last layer knows.
+
+        The network learned from graphs of which it was told all lenses or none, and is led astray by half of them. The
+        last layer is not: it takes what there is.
+        """
+        known = self.flow(matches, query_hw, ref_hw, query_lenses, ref_lenses)
+        if (query_lenses is None) == (ref_lenses is None):
+            return known, known
+        return self.flow(matches, query_hw, ref_hw, None, None), known
+
     def forward(
         self,
         query: ImageFeatures,
@@ -760,9 +778,14 @@ class MatchGNN(nn.Module):
         """Poses of B queries from where their cells went: all that follows matching."""
         return MatchAnswers(**vars(self.pose(flow, T_world_ref, ref_mask)), matches=matches, flow=flow)
 
-    def settle(self, answers: MatchAnswers, T_world_ref: Pose, ref_mask: Bool[Tensor, "B R"]) -> Settled:
-        """The poses on which matches agree, from what the edges say: the last layer, which has no weights."""
-        flow = answers.flow
+    def settle(
+        self, answers: MatchAnswers, T_world_ref: Pose, ref_mask: Bool[Tensor, "B R"], known: Flow | None = None
+    ) -> Settled:
+        """The poses on which matches agree, from what the edges say: the last layer, which has no weights.
+
+        `known` is the flow by all lenses that are known, where the pose network was not told of all of them.
+        """
+        flow = answers.flow if known is None else known
         with torch.autocast(T_world_ref.device.type, enabled=False):
             log_sigma = answers.log_sigma.masked_fill(~ref_mask[..., None], torch.inf)
             surest = log_sigma[..., 0].topk(min(SUREST_EDGES, ref_mask.shape[1]), dim=1, largest=False).indices

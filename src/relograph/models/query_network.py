@@ -21,7 +21,7 @@ class AlikeReferences:
     size_hw: tuple[int, int]
     features: ImageFeatures
     lenses: Lenses | None
-    """Batch shape [1, R]; None where one is not known."""
+    """Batch shape [1, R]; None where one is not known, of these or of references of other sizes."""
     num: int
 
 
@@ -64,11 +64,12 @@ class QueryNetwork:
 
         `back` puts references of all sizes, one size after the other, into their order again.
         """
-        model, matches_by_size, flows = self.model, [], []
+        model, matches_by_size = self.model, []
+        flows: list[tuple[Flow, Flow]] = []
         for some in alike:
             with answering_precision(self.device):
                 matches = model.matcher(query, some.features, some.num, keep_log_coarse=False)
-            flows.append(model.flow(matches, query_hw, some.size_hw, query_lens, some.lenses))
+            flows.append(model.told_and_known_flow(matches, query_hw, some.size_hw, query_lens, some.lenses))
             matches_by_size.append(matches)
         matches = Matches(
             **{
@@ -77,6 +78,7 @@ class QueryNetwork:
             }
         )
         everything = torch.ones(1, len(back), dtype=torch.bool, device=self.device)
-        answers: MatchAnswers = model.regress(matches, Flow.of_references(flows, back), T_local_ref, everything)
-        settled = model.settle(answers, T_local_ref, everything)
+        told, known = (Flow.of_references(of_sizes, back) for of_sizes in zip(*flows, strict=True))
+        answers: MatchAnswers = model.regress(matches, told, T_local_ref, everything)
+        settled = model.settle(answers, T_local_ref, everything, known)
         return Found(matches, answers.T_ref_query, answers.log_sigma, answers.overlap, settled)
