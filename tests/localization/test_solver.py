@@ -546,6 +546,27 @@ def test_a_right_focal_length_is_left_alone():
         assert answer.focal_sigma_px == 0
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_matches_that_agree_on_another_pose_and_another_focal_length_do_not_refute_a_given_one(seed):
+    """As walls do that look alike: the other pose has more matches, but those of the right one fit no better by it."""
+    rng = np.random.default_rng(seed)
+    centers, turns = rng.normal(0, [0.4, 0.16, 0.24], (7, 3)), rng.normal(0, 0.12, (8, 3))
+    room = matched_room(rng, per_ref=60, centers=centers, turns=turns).with_noise(rng, 0.5)
+    turns[0] += [0.0, 0.3, 0.0]
+    camera = with_focal(CAMERA, 0.8)
+    alike = matched_room(rng, per_ref=75, query_camera=camera, centers=centers, turns=turns).with_noise(rng, 0.5)
+    both = replace(
+        room,
+        **{
+            name: np.concatenate([getattr(room, name), getattr(alike, name)])
+            for name in ("query_xy", "ref_xy", "ref_idx", "is_right")
+        },
+    )
+    answer = both.solve(start=near(room.T_world_query, rng))
+    assert not answer.focal_refuted
+    assert answer.T_world_cam is None  # far apart as they are, either pose may be right
+
+
 def test_a_doubted_focal_length_widens_the_covariance(monkeypatch):
     """Where matches like another focal length better, but not by so much that the given one must be wrong."""
     rng = np.random.default_rng(42)

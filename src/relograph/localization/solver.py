@@ -53,7 +53,8 @@ MAX_FOCAL_ERROR, MAX_FOCAL_SURPRISE = 0.05, 4.0
 """How far a given focal length may be from what matches ask for, as a share of it and in standard deviations, before
 it is doubted: 5 % move a pose in a room by 13 cm, and 10 % by more than a right answer may be off."""
 MIN_SAVED = 0.1
-"""Share of the squared errors that other focal lengths save, from which on those that were given are refuted."""
+"""Share of the squared errors, and of the noise of right matches, that other focal lengths save, from which on those
+that were given are refuted. A wrong one is felt by every right match; a wrong pose only gathers other matches."""
 CHANCE = 1e-3
 """How many poses as good as the answer may be expected among matches that are all wrong."""
 
@@ -157,7 +158,7 @@ def solve_query_pose(
     reason = ""
     freed = problem.with_free_lenses()
     other = _fit_by_other_focals(problem, freed, fit, starts, seed)
-    focal_refuted = other is not None and other.cost < (1 - MIN_SAVED) * fit.cost
+    focal_refuted = other is not None and _is_refuted(fit, other)
     if other is not None and focal_refuted:
         problem, fit = freed, other
     sigma = problem.covariance(fit)
@@ -370,6 +371,11 @@ def _fit_by_other_focals(problem: _Problem, freed: _Problem, fit: Fit, starts: S
     sigma = np.sqrt(np.diag(freed.covariance(other))[6 + num_unknown : 6 + freed.matches.num_groups])
     error = np.abs(other.guess.lens.log_focal[num_unknown:] - given)
     return other if np.any(error > np.maximum(MAX_FOCAL_ERROR, MAX_FOCAL_SURPRISE * sigma)) else None
+
+
+def _is_refuted(fit: Fit, other: Fit) -> bool:
+    """Whether other focal lengths explain the matches so much better that those of the first fit are wrong."""
+    return other.cost < (1 - MIN_SAVED) * fit.cost and other.noise_px < (1 - MIN_SAVED) * fit.noise_px
 
 
 def _about_focals(
