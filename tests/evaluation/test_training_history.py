@@ -2,7 +2,9 @@
 
 import csv
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,10 +14,12 @@ from relograph.evaluation.plots import save_figure
 from relograph.evaluation.training_history import (
     command_without_folders,
     history_figure,
+    read_history,
     read_rounds,
     rounds_table,
     write_history,
 )
+from relograph.models.checkpoint import load_checkpoint
 from relograph.training.match_validation import FIGURES
 from relograph.training.presets import MATCHGNN_TINY
 
@@ -28,10 +32,10 @@ def write_log(run: Path, losses: dict[int, float], seconds_per_step: float) -> N
     with (run / "log.csv").open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(columns)
-        rows.writerow([1, seconds_per_step, 3.0, *[""] * 7])
+        rows.writerow([1, seconds_per_step, 3.0, *[""] * (1 + len(FIGURES))])
         for step, loss in losses.items():
             poses = (loss / 2, 15 * loss, loss / 4, 3 * loss)
-            rows.writerow([step, seconds_per_step * step, 2.0, loss, *poses, 0.5, ""])
+            rows.writerow([step, seconds_per_step * step, 2.0, loss, *poses, 0.5, "", "", ""])
 
 
 @pytest.fixture
@@ -52,6 +56,26 @@ def runs(tmp_path: Path) -> list[Path]:
     )
     write_log(second, {25: 0.15, 50: 0.1}, 1.8)
     return [first, second]
+
+
+@pytest.fixture
+def third(runs: list[Path], tmp_path: Path) -> Path:
+    """One more round: 20 steps in 30 s."""
+    run = tmp_path / "round-3"
+    start = load_checkpoint(runs[1] / "weights").sha256
+    make_weights(run / "weights", seed=2, start=start, rounds=3, seconds=180.0, graphs=170 * BATCH, loss=0.05)
+    write_log(run, {10: 0.08, 20: 0.05}, 1.5)
+    return run
+
+
+@pytest.fixture
+def written(runs: list[Path], third: Path, tmp_path: Path) -> Path:
+    """The file of the first two rounds, whose folders are gone by then."""
+    path = tmp_path / "training.json"
+    write_history(read_rounds(runs), path, command="relograph weights history a b")
+    for run in runs:
+        run.rename(run.with_name(f"gone-{run.name}"))
+    return path
 
 
 def test_rounds_follow_each_other_on_one_clock(runs: list[Path]):
@@ -83,6 +107,84 @@ def test_the_file_has_every_validation_and_the_picture_is_drawn(runs: list[Path]
     assert told[0]["command"] == "relograph train --preset matchgnn --output $OUTPUT"
     assert rounds_table(told).splitlines()[-1].startswith("| 2 | 1.5 | ")
     assert (tmp_path / "training.png").stat().st_size > 10_000
+
+
+def test_rounds_whose_folders_are_gone_are_those_of_the_file(written: Path, third: Path, tmp_path: Path):
+    rounds = read_rounds([third], written)
+    assert [one.number for one in rounds] == [1, 2, 3]
+    assert (rounds[2].seconds, rounds[2].graphs) == (30.0, 20 * BATCH)
+    assert [one.seconds for one in rounds[2].validations] == pytest.approx([150.0 + 15.0, 150.0 + 30.0])
+    assert [one.graphs for one in rounds[2].validations] == [160 * BATCH, 170 * BATCH]
+    metres = history_figure(rounds).axes[0]
+    assert metres.lines[2].get_xdata().tolist() == pytest.approx([2.5, 2.75, 3.0])
+
+    before = json.loads(written.read_text())
+    write_history(rounds, written, command="relograph weights history c")
+    after = json.loads(written.read_text())
+    assert after["metadata"]["weights_sha256"] == load_checkpoint(third / "weights").sha256
+    assert after["metadata"]["rounds"][:2] == before["metadata"]["rounds"]
+    assert after["results"][: len(before["results"])] == before["results"]
+    assert [row["round"] for row in after["results"]] == [1, 1, 1, 2, 2, 3, 3]
+
+
+def test_a_round_that_the_file_has_already_is_read_again_and_not_added_twice(written: Path, third: Path):
+    write_history(read_rounds([third], written), written, command="relograph weights history c")
+    told = json.loads(written.read_text())
+    write_history(read_rounds([third], written), written, command="relograph weights history c")
+    again = json.loads(written.read_text())
+    assert (again["metadata"]["rounds"], again["results"]) == (told["metadata"]["rounds"], told["results"])
+
+
+def test_rounds_of_the_published_history_stay_what_they_are_to_the_last_letter(tmp_path: Path):
+    published = Path(__file__).parents[2] / "results" / "matchgnn" / "training.json"
+    write_history(read_history(published), tmp_path / "again.json", command="relograph weights history")
+    before, after = (json.loads(path.read_text()) for path in (published, tmp_path / "again.json"))
+    assert json.dumps(after["metadata"]["rounds"]) == json.dumps(before["metadata"]["rounds"])
+    assert json.dumps(after["results"]) == json.dumps(before["results"])
+
+
+def test_a_round_that_does_not_start_where_the_file_ends_is_refused(written: Path, third: Path, tmp_path: Path):
+    stranger = tmp_path / "stranger"
+    start = load_checkpoint(tmp_path / "gone-round-1" / "weights").sha256
+    make_weights(stranger / "weights", seed=3, start=start, rounds=2, graphs=150 * BATCH)
+    write_log(stranger, {50: 0.1}, 1.0)
+    ends = load_checkpoint(tmp_path / "gone-round-2" / "weights").sha256
+    with pytest.raises(
+        DatasetError, match=f"starts from the weights {ends[:12]}, found one from the weights {start[:12]}"
+    ):
+        read_rounds([stranger], written)
+    with pytest.raises(DatasetError, match=r"starts from random weights, .* in the file that --output names\.$"):
+        read_rounds([third], tmp_path / "none.json")
+
+
+def test_a_first_round_begins_a_history_of_its_own(written: Path, tmp_path: Path):
+    (only,) = read_rounds([tmp_path / "gone-round-1"], written)
+    assert only.number == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda document: document["metadata"].pop("rounds"), "another file"),
+        (lambda document: document["metadata"]["rounds"][0].pop("seconds"), "another file"),
+        (lambda document: document["results"].clear(), "rounds without a validation"),
+        (lambda document: document["metadata"]["rounds"].pop(), "rounds that end with other weights than it names"),
+    ],
+)
+def test_a_file_of_anything_else_is_one_line(
+    written: Path, third: Path, change: Callable[[dict[str, Any]], object], found: str
+):
+    document = json.loads(written.read_text())
+    change(document)
+    written.write_text(json.dumps(document))
+    with pytest.raises(DatasetError, match=f"expected earlier rounds as .* writes them, found {found}. Restore the fi"):
+        read_rounds([third], written)
+
+
+def test_a_file_that_is_no_json_is_one_line(written: Path, third: Path):
+    written.write_text("{")
+    with pytest.raises(DatasetError, match="found another file"):
+        read_rounds([third], written)
 
 
 def test_a_line_of_the_picture_ends_with_the_weights_that_were_kept_and_the_next_starts_there(runs: list[Path]):

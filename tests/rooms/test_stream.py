@@ -301,23 +301,59 @@ def test_several_graphs_of_a_home_come_together_and_overlaps_of_all_images_are_k
     assert (between > 0).any()
 
 
+def colour_difference(batch: StreamBatch, cells_beside: int) -> float:
+    """Between places of references and the cells of the query that see them, or those so many cells further on."""
+    matches = true_matches(batch.depth_m, batch.T_world_cam, Lenses(batch.K, batch.distortion), stride=8)
+    anchors = cell_anchors(*batch.images.shape[-2:], stride=8).long()
+    here = batch.images[:, 0, :, anchors[:, 1], anchors[:, 0]].float()  # [B, 3, P]
+    graph, node, cell = matches.visible.nonzero(as_tuple=True)
+    x, y = matches.xy[graph, node, cell].long().T
+    there = batch.images[graph, node + 1, :, y, x].float()  # [matches, 3]
+    return float((here[graph, :, (cell + cells_beside) % len(anchors)] - there).abs().mean())
+
+
 def test_upright_photographs_show_the_same_places_as_their_neighbours(atlas) -> None:
     """The colours where a place is seen agree, in upright photographs as in the others, and elsewhere they do not."""
     for portrait_share, size in ((0.0, (HEIGHT, WIDTH)), (1.0, (WIDTH, HEIGHT))):
         (batch,) = batches(atlas, 1, graphs_per_batch=8, portrait_share=portrait_share, any_roll_share=0.0)
         assert batch.images.shape[-2:] == size
-        matches = true_matches(batch.depth_m, batch.T_world_cam, Lenses(batch.K, batch.distortion), stride=8)
-        anchors = cell_anchors(*size, stride=8).long()
-        here = batch.images[:, 0, :, anchors[:, 1], anchors[:, 0]].float()  # [B, 3, P]
-        graph, node, cell = matches.visible.nonzero(as_tuple=True)
-        x, y = matches.xy[graph, node, cell].long().T
-        there = batch.images[graph, node + 1, :, y, x].float()  # [matches, 3]
-        at_match = (here[graph, :, cell] - there).abs().mean()
-        elsewhere = (here[graph, :, (cell + 3) % len(anchors)] - there).abs().mean()
-        assert at_match < 0.6 * elsewhere
+        assert 0 < colour_difference(batch, 0) < 0.6 * colour_difference(batch, 3)
 
 
-@pytest.mark.parametrize("name", ["useless_share", "elsewhere_share", "portrait_share", "any_roll_share"])
+@pytest.mark.parametrize("portrait_share", [0.0, 1.0])
+def test_queries_are_turned_by_quarters_against_their_references(atlas, portrait_share: float) -> None:
+    options = {"graphs_per_batch": 12, "unseen_graphs": 12, "portrait_share": portrait_share, "any_roll_share": 0.0}
+    (upright,) = batches(atlas, 1, turned_share=1e-9, **options)  # so that the same luck is drawn
+    (batch,) = batches(atlas, 1, turned_share=1.0, **options)
+    assert batch.images.shape == upright.images.shape
+    for held, turned in ((upright, batch), (upright.unseen, batch.unseen)):
+        turn = held.T_world_cam.R.mT @ turned.T_world_cam.R  # of each camera, about its view
+        assert_allclose(turn[:, 1:], torch.eye(3).expand(12, 2, 3, 3), atol=1e-6)
+        assert_allclose(turn[:, 0, 2], torch.tensor([[0.0, 0.0, 1.0]]).expand(12, 3), atol=1e-6)
+        degrees = torch.rad2deg(torch.atan2(turn[:, 0, 1, 0], turn[:, 0, 0, 0])).round()
+        assert set((degrees % 360).tolist()) == {90.0, 180.0, 270.0}
+        assert_allclose(turned.T_world_cam.t, held.T_world_cam.t)
+
+
+def test_a_turned_query_shows_what_its_pose_says(atlas) -> None:
+    """By the colours where its places are seen in references, which are not turned."""
+    (batch,) = batches(atlas, 1, graphs_per_batch=8, turned_share=1.0, any_roll_share=0.0)
+    assert 0 < colour_difference(batch, 0) < 0.6 * colour_difference(batch, 3)
+
+
+def test_a_stream_may_turn_queries_from_now_on(atlas) -> None:
+    stream = RoomStream(replace(TINY, any_roll_share=0.0), atlas=atlas)
+    graphs = iter(stream)
+    upright = next(graphs).T_world_cam.R[:, 0, 2, 1]  # how far down the image's own down points
+    stream.turned_share = 1.0
+    turned = next(graphs).T_world_cam.R[:, 0, 2, 1]
+    assert (upright < -0.5).all()
+    assert (turned > -0.5).all()
+
+
+@pytest.mark.parametrize(
+    "name", ["useless_share", "elsewhere_share", "portrait_share", "any_roll_share", "turned_share"]
+)
 def test_a_share_is_within_zero_and_one(name: str) -> None:
     with pytest.raises(ConfigError, match=name):
         replace(TINY, **{name: 1.5})

@@ -42,10 +42,13 @@ def test_rows_are_kept_as_soon_as_they_are_measured(tmp_path: Path) -> None:
         ("encode, describe", "eager"),
         ("match, regress, settle", "eager"),
         ("whole query", "eager"),
+        ("solve (CPU)", "lenses known"),
+        ("solve (CPU)", "query's focal length unknown"),
     ]
-    assert written["results"][-1]["difference_from_eager"] == 0
+    assert written["results"][2]["difference_from_eager"] == 0
     assert written["metadata"]["seed"] == 0
     assert "| whole query | eager | " in done.stdout
+    assert "| solve (CPU) | lenses known | " in done.stdout
 
 
 def test_the_table_shows_every_row() -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
+from relograph.configuration import config_from_dict
 from relograph.errors import ConfigError
 from relograph.graphs.correspondence import Lenses, true_matches
 from relograph.models.checkpoint import load_checkpoint
@@ -20,9 +21,10 @@ from relograph.rooms.photograph import Effects
 from relograph.rooms.raycast import Kernels
 from relograph.rooms.room_maps import FIRST_SEED
 from relograph.rooms.textures import TextureAtlas
-from relograph.training.loop import make_fabric, read_log
+from relograph.training.loop import Validated, make_fabric, read_log
 from relograph.training.match_training import (
     MatchSource,
+    MatchTrainConfig,
     TrainingRecord,
     earlier_round,
     home_workers,
@@ -158,7 +160,7 @@ def test_a_round_that_was_stopped_goes_on_with_its_mean(tmp_path: Path) -> None:
 
 def test_validation_shows_queries_as_users_take_them(few_textures: TextureAtlas) -> None:
     stream = validation_stream(MATCHGNN.stream)
-    assert (stream.useless_share, stream.elsewhere_share, stream.portrait_share) == (0, 0, 0)
+    assert (stream.useless_share, stream.elsewhere_share, stream.portrait_share, stream.turned_share) == (0, 0, 0, 0)
     assert stream.homes_renewed_per_batch == stream.unseen_graphs == 0
 
 
@@ -190,12 +192,53 @@ def test_figures_are_those_of_the_answers(
     few_textures: TextureAtlas, off_px: float, confidence: float, right: float, confident_px: float | None
 ) -> None:
     (batch,) = islice(RoomStream(validation_stream(MATCHGNN_TINY.stream), atlas=few_textures), 1)
-    figures = match_figures(KnowsAll(off_px, confidence), [batch]).figures
+    figures = match_figures(KnowsAll(off_px, confidence), [batch], [batch]).figures
+    assert tuple(figures) == FIGURES
     assert figures["median_m"] == 0
     assert figures["median_deg"] < 0.1
     assert 0 < figures["settled_m"] < 0.3  # matches and a likely lens have a say here, too
+    assert (figures["turned_m"], figures["turned_deg"]) == (figures["settled_m"], figures["settled_deg"])
     assert figures["right_matches"] == right
     assert figures["confident_px"] == (None if confident_px is None else pytest.approx(confident_px, rel=1e-4))
+
+
+def test_turned_queries_come_after_those_that_every_round_is_validated_with(
+    monkeypatch: pytest.MonkeyPatch, few_textures: TextureAtlas, tmp_path: Path
+) -> None:
+    seen: list[list[StreamBatch]] = []
+
+    def watched(objective: MatchObjective, *batches: list[StreamBatch]) -> Validated:
+        seen.extend(batches[:2])
+        return match_figures(objective, *batches)
+
+    monkeypatch.setattr("relograph.training.match_training.match_figures", watched)
+    stream = replace(MATCHGNN_TINY.stream, turned_share=0.5, any_roll_share=0.0)
+    train_match_gnn(
+        replace(MATCHGNN_TINY, stream=stream, optim=replace(MATCHGNN_TINY.optim, epochs=1)),
+        tmp_path,
+        fabric=make_fabric(),
+    )
+    (held,), (turned,) = seen
+    (as_before,) = islice(RoomStream(validation_stream(replace(stream, turned_share=0.0)), atlas=few_textures), 1)
+    assert torch.equal(held.T_world_cam.t, as_before.T_world_cam.t)
+    assert torch.equal(held.T_world_cam.R, as_before.T_world_cam.R)
+    down = [batch.T_world_cam.R[:, :, 2, 1] for batch in (held, turned)]  # how far down an image's own down points
+    assert (down[0] < -0.5).all()
+    assert (down[1][:, 0] > -0.5).all()
+    assert (down[1][:, 1:] < -0.5).all()
+
+
+def test_without_turned_queries_there_are_no_figures_of_them(few_textures: TextureAtlas) -> None:
+    (batch,) = islice(RoomStream(validation_stream(MATCHGNN_TINY.stream), atlas=few_textures), 1)
+    figures = match_figures(KnowsAll(0.5, 0.9), [batch]).figures
+    assert (figures["turned_m"], figures["turned_deg"]) == (None, None)
+    assert figures["settled_m"] is not None
+
+
+def test_settings_of_rounds_before_queries_were_turned_say_so() -> None:
+    config = config_from_dict(MatchTrainConfig, load_match_gnn().metadata["config"])  # of the shipped weights
+    assert config.stream.turned_share == 0
+    assert MATCHGNN.stream.turned_share == 0.15
 
 
 def test_only_a_gpu_has_homes_made_ahead() -> None:

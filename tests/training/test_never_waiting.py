@@ -78,6 +78,7 @@ def test_a_step_looks_at_no_value(few_textures: TextureAtlas) -> None:
     stream = replace(
         MATCHGNN_TINY.stream,
         portrait_share=1.0,  # what others need, and more
+        turned_share=1.0,
         useless_share=0.1,
         elsewhere_share=0.1,
         nearest_share=0.5,

@@ -114,11 +114,17 @@ def match_command(
     steps: Annotated[int, typer.Option(min=1, help="Training steps to measure.")] = 20,
     output: OutputOption = None,
 ) -> None:
-    """Measure MatchGNN: queries whose map features are kept and, on a GPU, training steps with their rooms."""
+    """Measure MatchGNN: queries whose map features are kept and, on a GPU, training steps with their rooms.
+
+    Beside the network's time stands the solver's, on the CPU.
+    """
+    from dataclasses import asdict
+
     import torch
 
     from relograph.configuration import with_overrides
     from relograph.environment import compute_device
+    from relograph.localization.solver_speed import PART, solver_speeds
     from relograph.progress import TerminalProgress
     from relograph.results import command_line, write_result
     from relograph.training.match_benchmark import benchmark_match, match_table
@@ -136,10 +142,13 @@ def match_command(
         device=torch.device(kind),
         batch_sizes=batch or (config.optim.batch_size,),
         steps=steps,
+        beside=map(asdict, solver_speeds((config.stream.image_height, config.stream.image_width))),
         keep=keep,
         progress=TerminalProgress(),
     )
     typer.echo(match_table(rows))
+    if not any(row.get("part") == PART for row in rows):
+        typer.echo("The solver is left out, as PoseLib is not installed: pip install 'relograph[geometry]'.")
     if output is not None:
         typer.echo(str(output))
 

@@ -77,11 +77,15 @@ def report_command(
 @app.command("history")
 def history_command(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="The rounds in their order, the first from random weights.")
+        list[Path],
+        typer.Argument(
+            metavar="RUN...", help="Rounds in their order, the first from random weights or the file's last."
+        ),
     ],
-    output: Annotated[Path, typer.Option(metavar="FILE.json", help="File for the validations of all rounds.")] = Path(
-        "results/matchgnn/training.json"
-    ),
+    output: Annotated[
+        Path,
+        typer.Option(metavar="FILE.json", help="File for the validations of all rounds; those that it has stay in it."),
+    ] = Path("results/matchgnn/training.json"),
     picture: Annotated[
         Path, typer.Option(metavar="FILE.png", help="Picture of errors against minutes of training.")
     ] = Path("docs/pictures/matchgnn-training.png"),
@@ -91,7 +95,7 @@ def history_command(
     from relograph.evaluation.training_history import history_figure, read_rounds, rounds_table, write_history
     from relograph.results import command_line
 
-    rounds = read_rounds(runs)
+    rounds = read_rounds(runs, output)
     write_history(rounds, output, command=command_line())
     save_figure(history_figure(rounds), picture)
     typer.echo(rounds_table([of_round.as_row() for of_round in rounds]))

@@ -1,5 +1,6 @@
 """How MatchGNN got better, round after round: the validations of all rounds against the time that training took."""
 
+import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,8 @@ from relograph.training.match_training import WEIGHTS, TrainingRecord
 
 HISTORY_FILE = "training.json"
 """Among the results of MatchGNN."""
+TOLD = ("git_commit", "device_name", "torch", "timestamp_utc")
+"""Of what made a round."""
 
 
 @dataclass(frozen=True)
@@ -43,15 +46,25 @@ class Validation:
             **self.figures,
         }
 
+    @staticmethod
+    def from_row(row: Mapping[str, Any]) -> "Validation":
+        """What `as_row` was made of."""
+        figures = dict(row)
+        number, seconds, graphs, loss = (
+            figures.pop(name) for name in ("round", "seconds", "graphs", "validation_loss")
+        )
+        return Validation(number, seconds, graphs, loss, figures)
+
 
 @dataclass(frozen=True)
 class Round:
     """A training that started where the one before it ended."""
 
     number: int
-    before: TrainingRecord
-    record: TrainingRecord
-    """With this round, up to the weights that were kept."""
+    seconds: float
+    """That it lasted, up to the weights that were kept."""
+    graphs: int
+    """Photographed graphs that it saw, likewise."""
     weights_sha256: str
     textures_sha256: str | None
     """Of the photographs on its rooms' walls; None where there were none."""
@@ -66,35 +79,55 @@ class Round:
 
     def as_row(self) -> dict[str, object]:
         """For a file of results."""
-        told = ("git_commit", "device_name", "torch", "timestamp_utc")
         return {
             "round": self.number,
-            "seconds": self.record.seconds - self.before.seconds,
-            "graphs": self.record.graphs - self.before.graphs,
+            "seconds": self.seconds,
+            "graphs": self.graphs,
             "weights_sha256": self.weights_sha256,
             "textures_sha256": self.textures_sha256,
             "validation_loss": self.kept.loss,
             **self.kept.figures,
-            **{name: self.provenance.get(name) for name in told},
+            **{name: self.provenance.get(name) for name in TOLD},
             "command": command_without_folders(str(self.provenance.get("command", ""))),
         }
 
+    @staticmethod
+    def from_row(row: Mapping[str, Any], validations: Sequence[Validation]) -> "Round":
+        """What `as_row` was made of, with the validations of this round among others."""
+        return Round(
+            number=row["round"],
+            seconds=row["seconds"],
+            graphs=row["graphs"],
+            weights_sha256=row["weights_sha256"],
+            textures_sha256=row["textures_sha256"],
+            provenance={name: row[name] for name in (*TOLD, "command")},
+            validations=tuple(one for one in validations if one.round == row["round"]),
+        )
 
-def read_rounds(runs: Sequence[Path]) -> list[Round]:
-    """The rounds that led to the weights of the last run, each from the weights of the one before it."""
+
+def read_rounds(runs: Sequence[Path], written: Path | None = None) -> list[Round]:
+    """The rounds that led to the weights of the last run, each from the weights of the one before it.
+
+    Where the first of these runs does not start from random weights, the rounds before it are those that are `written`
+    in the file of an earlier history.
+    """
+    checkpoints = [load_checkpoint(run / WEIGHTS) for run in runs]
     rounds: list[Round] = []
-    for run in runs:
-        checkpoint = load_checkpoint(run / WEIGHTS)
+    if written is not None and written.exists() and checkpoints[0].metadata.get("start") is not None:
+        given = {checkpoint.sha256 for checkpoint in checkpoints}  # told once more, as after a publication
+        rounds = [one for one in read_history(written) if one.weights_sha256 not in given]
+    for run, checkpoint in zip(runs, checkpoints, strict=True):
         metadata: Mapping[str, Any] = checkpoint.metadata
-        before = rounds[-1].record if rounds else TrainingRecord()
+        before_s, before_graphs = sum(one.seconds for one in rounds), sum(one.graphs for one in rounds)
         expected = rounds[-1].weights_sha256 if rounds else None
         if metadata.get("start") != expected:
             raise DatasetError(
                 f"{run}: expected a round that starts from {_start_text(expected)}, found one from "
-                f"{_start_text(metadata.get('start'))}. Name all rounds in their order."
+                f"{_start_text(metadata.get('start'))}. Name all rounds in their order; those before the first may be "
+                "in the file that --output names."
             )
         record = TrainingRecord.of(metadata)
-        if record.graphs <= before.graphs or "provenance" not in metadata:
+        if record.graphs <= before_graphs or "provenance" not in metadata:
             raise DatasetError(
                 f"{run}: expected the folder of a training of MatchGNN, found weights that none has made. Name another."
             )
@@ -108,8 +141,8 @@ def read_rounds(runs: Sequence[Path]) -> list[Round]:
             validations.append(
                 Validation(
                     len(rounds) + 1,
-                    before.seconds + (row.get("seconds") or 0.0),
-                    before.graphs + graphs,
+                    before_s + (row.get("seconds") or 0.0),
+                    before_graphs + graphs,
                     loss,
                     {name: row.get(name) for name in metadata["validation"] if name != "loss"},
                 )
@@ -119,14 +152,29 @@ def read_rounds(runs: Sequence[Path]) -> list[Round]:
         rounds.append(
             Round(
                 number=len(rounds) + 1,
-                before=before,
-                record=record,
+                seconds=record.seconds - before_s,
+                graphs=record.graphs - before_graphs,
                 weights_sha256=checkpoint.sha256,
                 textures_sha256=(metadata.get("textures") or {}).get("sha256"),
                 provenance=metadata["provenance"],
                 validations=tuple(validations),
             )
         )
+    return rounds
+
+
+def read_history(path: Path) -> list[Round]:
+    """The rounds that `write_history` wrote; what it would write of them is what the file says."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        validations = [Validation.from_row(row) for row in document["results"]]
+        rounds = [Round.from_row(row, validations) for row in document["metadata"]["rounds"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _no_history(path, getattr(error, "strerror", None) or "another file") from error
+    if not rounds or not all(one.validations for one in rounds):
+        raise _no_history(path, "rounds without a validation")
+    if rounds[-1].weights_sha256 != document["metadata"].get("weights_sha256"):
+        raise _no_history(path, "rounds that end with other weights than it names")
     return rounds
 
 
@@ -217,6 +265,13 @@ def _name(of_round: Round) -> str:
 
 def _start_text(sha256: object) -> str:
     return "random weights" if sha256 is None else f"the weights {str(sha256)[:12]}"
+
+
+def _no_history(path: Path, found: str) -> DatasetError:
+    return DatasetError(
+        f"{path}: expected earlier rounds as `relograph weights history` writes them, found {found}. Restore the "
+        "file, or name the folders of all rounds."
+    )
 
 
 def _log(path: Path) -> list[dict[str, float | None]]:

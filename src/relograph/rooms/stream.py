@@ -64,6 +64,8 @@ class StreamConfig:
     """Largest first radial coefficient of the lens."""
     any_roll_share: float = 0.15
     """Share of cameras that are turned about their view by any angle; the others are held nearly upright."""
+    turned_share: float = 0.0
+    """Share of graphs whose query's camera is turned by 90, 180 or 270 degrees about its view, as phones are."""
     useless_share: float = 0.0
     """Share of neighbours that see nothing of the query: what retrieval finds when it errs."""
     elsewhere_share: float = 0.0
@@ -94,6 +96,7 @@ class StreamConfig:
             raise ConfigError(f"max_distortion must be within 0 and 0.1, got {self.max_distortion}. A phone has 0.05.")
         shares = (
             "any_roll_share",
+            "turned_share",
             "useless_share",
             "elsewhere_share",
             "portrait_share",
@@ -160,7 +163,7 @@ class StreamBatch:
     distortion: Float[Tensor, "B N 2"]
     """Radial coefficients k1, k2 as OpenCV defines them."""
     overlap: Float[Tensor, "B N"]
-    """Share of the query's pixels that each image sees; the query's own is 1."""
+    """Share of the query's pixels that each image sees, both held as landscape; the query's own is 1."""
     overlap_of_images: Float[Tensor, "BN BN"]
     """Share of each image that each other one of the batch sees: none where they are of different homes."""
     home: Int[Tensor, "B"]
@@ -241,6 +244,8 @@ class RoomStream:
         self._share_seen = compiled(share_seen) if self.device.type == "cuda" else share_seen
         self.least_overlap = self.config.overlap[0]
         """Of neighbours from now on; a training may lower it as it goes."""
+        self.turned_share = self.config.turned_share
+        """Of graphs from now on."""
 
     def _homes(self) -> Generator[tuple[list[np.ndarray], ...], None, None]:
         """All homes of this stream, in order."""
@@ -354,6 +359,8 @@ class RoomStream:
         map_light = optics.light_gain.unflatten(0, (-1, config.num_nodes))
         map_light[:, 1:] = map_light[:, 1:2]
         views = pool.views[choice.view.flatten()]
+        if self.turned_share:
+            views = turned(views, self._quarter_turns(len(choice.is_here), generator))
         on_sensor = views[:num_images]
         images, depth_m = photograph(
             pool.rooms[choice.home_of_node[: config.graphs_per_batch].flatten()],
@@ -388,6 +395,13 @@ class RoomStream:
             is_here=shown.is_here,
             unseen=unseen,
         )
+
+    def _quarter_turns(self, num_graphs: int, generator: torch.Generator) -> Int[Tensor, "BN"]:
+        """By how many quarters of a turn each camera is turned: some queries are, references never."""
+        quarters = torch.zeros(num_graphs, self.config.num_nodes, dtype=torch.long)
+        is_turned = torch.rand(num_graphs, generator=generator) < self.turned_share
+        quarters[:, 0] = is_turned * torch.randint(1, 4, (num_graphs,), generator=generator)
+        return sent(quarters.flatten(), self.device)
 
 
 def _each(numbers: Int[Tensor, "n"], times: int) -> Int[Tensor, "m"]:
@@ -449,13 +463,20 @@ def overlap_of_images(overlaps: Float[Tensor, "homes M M"], choice: _Choice) -> 
     return torch.where(home[:, None] == home, overlaps[home[:, None], view[:, None], view], 0.0)
 
 
+def turned(views: Views, quarters: Int[Tensor, "n"]) -> Views:
+    """The same cameras turned about their view by so many quarters of a turn, clockwise as they see it."""
+    right, down, ahead = views.R_room_cam.unbind(dim=-1)
+    # Rounded, and no product of matrices: a GPU may shorten its numbers, and poses are exact.
+    cos, sin = (turn(quarters * (torch.pi / 2)).round()[:, None] for turn in (torch.cos, torch.sin))
+    return replace(views, R_room_cam=torch.stack([cos * right + sin * down, cos * down - sin * right, ahead], dim=-1))
+
+
 def sensor_turned(views: Views) -> Views:
     """The same cameras held upright: their sensors are turned by 90 degrees about the view.
 
     So upright photographs have the size on the sensor of all others, and the renderer is not compiled for another.
     """
-    right, down, ahead = views.R_room_cam.unbind(dim=-1)
-    return replace(views, R_room_cam=torch.stack([down, -right, ahead], dim=-1))
+    return turned(views, torch.ones_like(views.center[:, 0], dtype=torch.long))
 
 
 def turned_back(pixels: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -89,12 +89,14 @@ def benchmark_match(
     batch_sizes: Sequence[int] = (32,),
     steps: int = 20,
     runtimes: Sequence[str] = TRAINING_RUNTIMES,
+    beside: Iterable[Mapping[str, object]] = (),
     keep: Callable[[Sequence[Mapping[str, object]]], None] = lambda rows: None,
     progress: Progress = SILENT,
 ) -> list[dict[str, object]]:
     """Rows of speeds. `keep` is called with all rows so far after each new one, so that a run that is cut loses none.
 
-    On a CPU only queries are measured: nobody trains there.
+    `beside` are rows of what else a query takes, measured as they are asked for. On a CPU only queries are measured:
+    nobody trains there.
     """
     rows: list[dict[str, object]] = []
     trains = device.type == "cuda"
@@ -103,6 +105,9 @@ def benchmark_match(
         # Queries first: they take seconds, and a training's kernels minutes to compile.
         for query in match_query_speeds(config, device=device, repeats=50 if trains else 5):
             rows.append({"what": "query", **asdict(query)})
+            keep(rows)
+        for row in beside:
+            rows.append({"what": "query", **row})
             keep(rows)
         advance(1)
         if trainings:

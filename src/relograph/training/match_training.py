@@ -65,6 +65,7 @@ class MatchTrainConfig:
             elsewhere_share=0.05,
             portrait_share=0.25,
             any_roll_share=0.1,
+            turned_share=0.15,
             beside_share=0.75,
             same_lens_share=0.7,
             unseen_graphs=128,
@@ -78,7 +79,7 @@ class MatchTrainConfig:
     texture_sets: int = 4
     """How many times over the textures of our own are made, each time others; photographs come on top of them."""
     validation_batches: int = 8
-    """Batches of validation rooms, always the same ones."""
+    """Batches of validation rooms, always the same ones; a quarter as many more have turned queries."""
     optim: OptimConfig = field(
         default_factory=lambda: OptimConfig(
             learning_rate=4e-4,
@@ -345,20 +346,23 @@ def _validation(
         progress=progress,
     )
     stream = RoomStream(validation_stream(config.stream), device=fabric.device, atlas=atlas)
-    batches = list(islice(stream, config.validation_batches))
+    with closing(iter(stream)) as graphs:
+        batches = list(islice(graphs, config.validation_batches))
+        stream.turned_share = 1.0
+        turned = list(islice(graphs, max(1, config.validation_batches // 4)))
 
     def validate(objective: nn.Module) -> Validated:
         assert isinstance(objective, MatchObjective)
         objective.eval()
         # As it is: to compile it once more for a few batches would take longer than they do.
         with torch.compiler.set_stance("force_eager") if config.optim.compile else nullcontext():
-            return match_figures(objective, batches, fabric.autocast)
+            return match_figures(objective, batches, turned, fabric.autocast)
 
     return validate
 
 
 def validation_stream(config: StreamConfig) -> StreamConfig:
-    """Graphs as a user's queries make them: all in the map, photographed in landscape, the nearest references first."""
+    """Graphs as most queries make them: all in the map, held like its photographs, the nearest references first."""
     return replace(
         config,
         num_homes=min(config.num_homes, 64),
@@ -367,6 +371,7 @@ def validation_stream(config: StreamConfig) -> StreamConfig:
         useless_share=0.0,
         elsewhere_share=0.0,
         portrait_share=0.0,
+        turned_share=0.0,
         unseen_graphs=0,
         seed=FIRST_SEED["validation"],
     )

@@ -1,0 +1,45 @@
+"""The solver's row beside the network's: it is timed on queries that it solves. How fast it is, is not tested."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from relograph.localization import solver_speed
+from relograph.localization.solver import MatchedPoints, SolverAnswer, solve_query_pose
+from relograph.localization.solver_speed import made_query, solver_speeds
+
+SIZE = (240, 320)
+
+
+def test_the_queries_that_are_timed_are_solved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(solver_speed, "MATCHES_PER_REFERENCE", 100)
+    answers: list[SolverAnswer] = []
+
+    def watched(matches: MatchedPoints, *arguments: object, **options: object) -> SolverAnswer:
+        answers.append(solve_query_pose(matches, *arguments, **options))
+        return answers[-1]
+
+    monkeypatch.setattr(solver_speed, "solve_query_pose", watched)
+    rows = list(solver_speeds(SIZE, repeats=2))
+    assert [row.runtime for row in rows] == ["lenses known", "query's focal length unknown"]
+    assert all(0 < row.milliseconds_median <= row.milliseconds_p95 for row in rows)
+    assert len(answers) == 2 * (2 + solver_speed.WARM_UP)
+    for answer in answers:
+        assert answer.T_world_cam is not None
+        assert answer.T_world_cam.t.norm() < 0.05  # the query is at the origin
+        assert answer.focal_px == pytest.approx(0.9 * 320, rel=0.03)
+
+
+def test_matches_are_as_many_and_as_wrong_as_the_row_says() -> None:
+    matches, T_world_ref, camera = made_query(SIZE, np.random.default_rng(0))
+    (row,) = [row for row in solver_speeds(SIZE, repeats=1) if row.runtime == "lenses known"]
+    assert len(matches.ref_idx) == row.num_references * row.matches_per_reference
+    answer = solve_query_pose(matches, T_world_ref, camera, [camera] * row.num_references)
+    wrong = 1 - answer.num_inliers / len(matches.ref_idx)
+    assert row.wrong_share - 0.05 < wrong < row.wrong_share + 0.25  # some places lie outside of a reference
+
+
+def test_without_poselib_there_is_nothing_to_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "poselib", None)
+    assert list(solver_speeds(SIZE)) == []
