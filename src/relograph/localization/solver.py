@@ -353,7 +353,7 @@ def _fit_by_other_focals(problem: _Problem, freed: _Problem, fit: Fit, starts: S
     """A better fit with focal lengths that are far from those that were given, if there is one.
 
     Matches with several references tell a focal length to 1 %: each epipolar line asks for its own. A few of them raise
-    the suspicion, and all of them confirm it.
+    the suspicion, and all of them confirm it. Where they do not tell it to 5 %, what was given is believed.
     """
     num_unknown = problem.matches.num_groups
     if freed.matches.num_groups == num_unknown:
@@ -370,7 +370,8 @@ def _fit_by_other_focals(problem: _Problem, freed: _Problem, fit: Fit, starts: S
         return None
     sigma = np.sqrt(np.diag(freed.covariance(other))[6 + num_unknown : 6 + freed.matches.num_groups])
     error = np.abs(other.guess.lens.log_focal[num_unknown:] - given)
-    return other if np.any(error > np.maximum(MAX_FOCAL_ERROR, MAX_FOCAL_SURPRISE * sigma)) else None
+    is_told = sigma < MAX_FOCAL_ERROR
+    return other if np.any(is_told & (error > np.maximum(MAX_FOCAL_ERROR, MAX_FOCAL_SURPRISE * sigma))) else None
 
 
 def _is_refuted(fit: Fit, other: Fit) -> bool:
