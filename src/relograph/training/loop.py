@@ -1,5 +1,6 @@
 """The training loop: the same for one process, several GPUs and several hosts (Lightning Fabric, torchrun)."""
 
+import atexit
 import csv
 import math
 import os
@@ -68,7 +69,16 @@ def make_fabric(device: str = "cpu", precision: str = "float32") -> "Fabric":
         precision="bf16-mixed" if precision == "bfloat16" else "32-true",
     )
     fabric.launch()
+    if processes > 1:
+        atexit.register(_leave_the_others)
     return fabric
+
+
+def _leave_the_others() -> None:
+    """Lightning does it for NCCL alone. Threads of gloo that still run at the end abort the process now and then, and
+    torchrun calls a training failed that was done."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 @dataclass
