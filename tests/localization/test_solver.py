@@ -524,6 +524,28 @@ def test_a_wrong_focal_length_is_found_out(of_query, of_refs, words, has_start):
     assert metres < 0.02
 
 
+@pytest.mark.parametrize("seed", [44, 46])
+def test_a_focal_length_that_a_pose_metres_away_fits_is_found_out_by_the_regressed_pose(seed):
+    rng = np.random.default_rng(seed)
+    room = matched_room(rng).with_noise(rng, 0.5).with_wrong_matches(rng, 0.3)
+    start = near(room.T_world_query, rng, sigma_m=0.1)
+    answer = room.solve(query_camera=with_focal(CAMERA, 1.75), start=start)
+    assert answer.focal_refuted
+    assert error(answer, room)[1] < 0.02
+
+
+def test_a_doubted_focal_length_leaves_the_regressed_distance_where_the_references_stand_together(monkeypatch):
+    rng = np.random.default_rng(45)
+    room = bunched_room(rng, 0.0).with_noise(rng, 0.3)
+    monkeypatch.setattr(solver, "MIN_SAVED", 1.0)  # no other focal length is so much better
+    start = near(room.T_world_query, rng, sigma_m=0.05)
+    answer = room.solve(query_camera=with_focal(CAMERA, 1.2), start=start)
+    assert answer.T_by_other_focals is not None
+    assert not answer.scale_observable
+    assert (answer.T_by_other_focals.t - room.T_world_query.t).norm() < 0.1
+    assert torch.linalg.eigvalsh(answer.covariance[3:, 3:])[-1] < 0.4**2
+
+
 def test_a_wrong_focal_length_of_the_query_is_found_out_where_the_references_have_none():
     rng = np.random.default_rng(41)
     room = matched_room(rng).with_noise(rng, 0.3)

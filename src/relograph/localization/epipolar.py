@@ -9,7 +9,8 @@ The Sampson error divides e by the length of its gradient with respect to the fo
 is the distance by which the two points must move to agree, and the gradient goes through the lens: cameras with other
 focal lengths and with distortion meet in one unit, pixels of the images as they were given.
 
-The length of the gradient is that of lenses as they are given: what an unknown one bends changes it by a few percent.
+The length of the gradient is that of lenses as they are given: what an unknown one bends changes it by a fifth at most,
+and in the corners alone, where the lens is likely.
 
 Letters: M matches, P = 6 + 2 G unknowns: a rotation vector in the query's camera frame, its centre in the world, and of
 G lenses the logs of focal lengths, then the bends. Vectors of matches are stored component by component, [3, M].

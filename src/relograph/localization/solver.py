@@ -51,7 +51,7 @@ TYPICAL_DEPTH_M = 2.5
 NEAREST_M = 1e-3
 MAX_FOCAL_ERROR, MAX_FOCAL_SURPRISE = 0.05, 4.0
 """How far a given focal length may be from what matches ask for, as a share of it and in standard deviations, before
-it is doubted: 5 % move a pose in a room by 13 cm, and 10 % by more than a right answer may be off."""
+it is doubted: a right answer bears as much, and not much more."""
 MIN_SAVED = 0.1
 """Share of the squared errors, and of the noise of right matches, that other focal lengths save, from which on those
 that were given are refuted. A wrong one is felt by every right match; a wrong pose only gathers other matches."""
@@ -92,7 +92,7 @@ class SolverAnswer:
     focal_px: float
     """The query's focal length, given or found."""
     focal_sigma_px: float
-    """Zero where it was given."""
+    """Zero where it was given and is believed."""
     ref_focal_px: Float[Tensor, "R"]
     focal_refuted: bool
     """Whether matches contradict a focal length that was given. All that were given are found with the pose then."""
@@ -164,14 +164,17 @@ def solve_query_pose(
     sigma = problem.covariance(fit)
     scale_observable = _tells_scale(fit, sigma)
     if not scale_observable:
+        if other is not None and not focal_refuted:
+            _, other = _with_scale(freed, other, start, start_sigma_m)
         problem, fit = _with_scale(problem, fit, start, start_sigma_m)
         sigma = problem.covariance(fit)
         whose = "a guess" if start is None else "that of the regressed pose"
         reason = f"The references stand too close together, or too much in line, to tell the distance: it is {whose}."
     if other is not None:
-        # Two poses, of which the matches do not tell which is right, are as far apart as either may be off.
-        apart = fit.guess.step_to(other.guess)
-        sigma[:6, :6] += np.outer(apart, apart)
+        if not focal_refuted:
+            # Two poses, of which the matches do not tell which is right, are as far apart as either may be off.
+            apart = fit.guess.step_to(other.guess)
+            sigma[:6, :6] += np.outer(apart, apart)
         words = _about_focals(freed, other, query_camera, ref_cameras, is_refuted=focal_refuted)
         reason = " ".join(filter(None, (words, reason)))
 
@@ -332,7 +335,8 @@ def _best_fit(problem: _Problem, begins: Sequence[Guess], seed: int) -> Fit | No
 def _search_focal(problem: _Problem, fits: list[Fit], seed: int) -> list[Fit]:
     """Fits with focal lengths that matches agree on, one dimension at a time, and those to begin with.
 
-    All unknown focal lengths are searched alike; then each group's for itself.
+    All unknown focal lengths are searched alike; then each group's for itself. Of those that were given and are not
+    believed, shares of what was given are tried.
     """
     num_groups, fits = problem.matches.num_groups, list(fits)
     for groups in [list(range(num_groups))] + ([[group] for group in range(num_groups)] if num_groups > 1 else []):
@@ -360,9 +364,12 @@ def _fit_by_other_focals(problem: _Problem, freed: _Problem, fit: Fit, starts: S
         return None
     given = freed.prior.lens.log_focal[num_unknown:]
     few = freed.sample(NUM_ROUGH, np.random.default_rng(seed))
-    begin = replace(fit.guess, lens=fit.guess.lens.and_as_given(len(given)))
-    # The pose fits the given focal lengths as well as it can: a narrow kernel hears only matches that like them.
-    suspicion = min((few.refine(guess) for guess in (begin, few.approach(begin))), key=lambda fit: fit.cost).guess
+    lens = fit.guess.lens.and_as_given(len(given))
+    # The pose fits the given focal lengths as well as it can, maybe metres from the truth: a narrow kernel hears only
+    # matches that like them, and those that it begins with may know better.
+    begins = [replace(fit.guess, lens=lens), *(Guess.at(pose, lens) for pose in starts)]
+    suspicions = [few.refine(guess) for begin in begins for guess in (begin, few.approach(begin))]
+    suspicion = min(suspicions, key=lambda fit: fit.cost).guess
     if np.all(np.abs(suspicion.lens.log_focal[num_unknown:] - given) < MAX_FOCAL_ERROR):
         return None
     other = _best_fit(freed, [suspicion, *(Guess.at(pose, suspicion.lens) for pose in starts)], seed)
