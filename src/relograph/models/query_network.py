@@ -78,7 +78,9 @@ class QueryNetwork:
             }
         )
         everything = torch.ones(1, len(back), dtype=torch.bool, device=self.device)
-        told, known = (Flow.of_references(of_sizes, back) for of_sizes in zip(*flows, strict=True))
+        told = Flow.of_references([flow for flow, _ in flows], back)
+        is_told_all = all(known is flow for flow, known in flows)
+        known = told if is_told_all else Flow.of_references([flow for _, flow in flows], back)
         answers: MatchAnswers = model.regress(matches, told, T_local_ref, everything)
         settled = model.settle(answers, T_local_ref, everything, known)
         return Found(matches, answers.T_ref_query, answers.log_sigma, answers.overlap, settled)

@@ -174,7 +174,9 @@ def _precision(sigma: Float[Tensor, "B 2"], knows_lenses: Bool[Tensor, "B 2"]) -
     # By ranges, also of one: a number at a single place is copied to a GPU, and no recording can have that.
     ratio[6:8, 6:8] = LOG_FOCAL_RATIO_SIGMA**-2.0
     ratio[6:7, 7:8] = ratio[7:8, 6:7] = -(LOG_FOCAL_RATIO_SIGMA**-2.0)
-    return (precision + ratio)[:, None]
+    # Over what rays were made with: of a lens that is known its own focal length, and not a likely one.
+    is_open = (~knows_lenses).all(dim=1)[:, None, None]
+    return (precision + ratio * is_open)[:, None]
 
 
 def _first_guesses(T_begin: Pose, knows_lenses: Bool[Tensor, "B 2"]) -> _Guess:
