@@ -151,7 +151,10 @@ class BatchedNetwork:
         query_cameras: Sequence[AnyCamera],
         map_cameras: Sequence[AnyCamera],
     ) -> list[Compared]:
-        """All that the solver needs of each query, whose cameras are told as they are in the two lists."""
+        """All that the solver needs of each query, whose cameras are told as they are in the two lists.
+
+        Of these queries the network is told all lenses or none, and so of all their references.
+        """
         retrieved, matches = matched.retrieved, matched.matches
         rows = torch.tensor(retrieved.rows)
         ref_sizes = [references.sizes[row] for row in retrieved.rows[0]]

@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,7 @@ def read_rounds(runs: Sequence[Path], written: Path | None = None) -> list[Round
     rounds: list[Round] = []
     if written is not None and written.exists() and checkpoints[0].metadata.get("start") is not None:
         given = {checkpoint.sha256 for checkpoint in checkpoints}  # told once more, as after a publication
-        rounds = [one for one in read_history(written) if one.weights_sha256 not in given]
+        rounds = list(takewhile(lambda one: one.weights_sha256 not in given, read_history(written)))
     for run, checkpoint in zip(runs, checkpoints, strict=True):
         metadata: Mapping[str, Any] = checkpoint.metadata
         before_s, before_graphs = sum(one.seconds for one in rounds), sum(one.graphs for one in rounds)
