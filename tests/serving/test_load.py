@@ -129,6 +129,7 @@ def test_what_is_too_much_is_refused_and_the_rest_answered_rightly(
     assert (row.wrong_answers, row.refused_without_retry_after) == (0, 0)
     assert row.offered_per_second > row.best_per_second
     assert row.answered_per_second > 0
+    assert row.photos_together == 1.0  # on a CPU
     assert row.refused_p50_ms is not None
     assert row.refused_p50_ms < row.accepted_p50_ms
     assert row.rss_first_mb > 100  # torch alone is more

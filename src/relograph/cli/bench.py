@@ -111,7 +111,9 @@ def match_command(
     ] = "matchgnn",
     settings: SetOption = None,
     batch: Annotated[list[int] | None, typer.Option(min=1, help="Graphs in a step; may be repeated.")] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Training steps to measure.")] = 20,
+    steps: Annotated[
+        int, typer.Option(min=0, help="Training steps to measure; 0 measures queries alone, and compiles nothing.")
+    ] = 20,
     output: OutputOption = None,
 ) -> None:
     """Measure MatchGNN: queries whose map features are kept and, on a GPU, training steps with their rooms.
@@ -342,9 +344,11 @@ def serve_command(
     ] = 20.0,
     overload_s: Annotated[float, typer.Option(min=1, help="Seconds of twice the best throughput.")] = 600.0,
     seed: SeedOption = 0,
+    device: DeviceOption = "cpu",
     output: OutputOption = None,
 ) -> None:
     """Try a real service: its overhead, overload, hostile requests, a killed worker, a database that goes away."""
+    from relograph.environment import compute_device
     from relograph.progress import TerminalProgress
     from relograph.results import command_line, write_result
     from relograph.serving.load.benchmark import PARTS, LoadConfig, benchmark_serve, load_table
@@ -359,11 +363,12 @@ def serve_command(
         step_s=step_s,
         overload_s=overload_s,
         seed=seed,
+        device=compute_device(device).kind,
     )
 
     def keep(rows: Sequence[Mapping[str, object]]) -> None:
         if output is not None:
-            write_result(output, rows, command=command_line(), seed=seed)
+            write_result(output, rows, command=command_line(), seed=seed, device=device)
 
     rows = benchmark_serve(config, keep=keep, progress=TerminalProgress())
     typer.echo(load_table(rows))

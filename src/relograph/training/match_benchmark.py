@@ -96,14 +96,14 @@ def benchmark_match(
     """Rows of speeds. `keep` is called with all rows so far after each new one, so that a run that is cut loses none.
 
     `beside` are rows of what else a query takes, measured as they are asked for. On a CPU only queries are measured:
-    nobody trains there.
+    nobody trains there, and so they are where no `steps` are asked for.
     """
     rows: list[dict[str, object]] = []
-    trains = device.type == "cuda"
+    trains = device.type == "cuda" and steps > 0
     trainings = [(runtime, batch_size) for runtime in runtimes for batch_size in batch_sizes] if trains else []
     with progress.task("measuring", total=len(trainings) + 1) as advance:
         # Queries first: they take seconds, and a training's kernels minutes to compile.
-        for query in match_query_speeds(config, device=device, repeats=50 if trains else 5):
+        for query in match_query_speeds(config, device=device, repeats=50 if device.type == "cuda" else 5):
             rows.append({"what": "query", **asdict(query)})
             keep(rows)
         for row in beside:

@@ -49,6 +49,8 @@ class LoadConfig:
     """Seconds of twice that."""
     seed: int = 0
     """Of the room and of the hostile requests."""
+    device: str = "cpu"
+    """Where the service computes."""
 
     def __post_init__(self) -> None:
         if unknown := [part for part in self.parts if part not in PARTS]:
@@ -86,25 +88,25 @@ def benchmark_serve(
 
 def _measure(part: str, config: LoadConfig, place: Place) -> Iterable[Any]:
     fields: dict[str, Any] = {"num_references": config.num_references}
-    photos = place.photos
+    photos, there = place.photos, {"device": config.device}
     match part:
         case "overhead":
-            with running_server(place.map) as server:
+            with running_server(place.map, options=there) as server:
                 return measure_overhead(server, photos, num_queries=config.queries, **fields)
         case "hostile":
-            with running_server(place.map, options=OPTIONS, with_keys=True) as server:
+            with running_server(place.map, options={**OPTIONS, **there}, with_keys=True) as server:
                 return [measure_hostile(server, photos, num_requests=config.requests, seed=config.seed, **fields)]
         case "killed-worker":
-            with running_server(place.map, workers=config.workers) as server:
+            with running_server(place.map, workers=config.workers, options=there) as server:
                 return [measure_killed_worker(server, photos, workers=config.workers, seconds=config.fault_s, **fields)]
         case "database":
             with (
                 map_in_postgres(place.map) as (postgres, address),
-                running_server(address) as server,
+                running_server(address, options=there) as server,
             ):
                 return [measure_database(server, postgres, photos, seconds=config.fault_s, **fields)]
         case _:
-            with running_server(place.map, workers=config.workers) as server:
+            with running_server(place.map, workers=config.workers, options=there) as server:
                 return [
                     measure_overload(
                         server,
@@ -161,6 +163,8 @@ def _overload_lines(row: Mapping[str, Any]) -> Iterator[Line]:
         f"{row['wrong_answers']} wrong",
         not others and not row["refused_without_retry_after"] and not row["wrong_answers"],
     )
+    if "photos_together" in row:  # which earlier results have not
+        yield "photos that the network encodes together", "", f"{row['photos_together']:.1f} in the mean", None
     refused = "" if row["refused_p50_ms"] is None else f"; 429 after {row['refused_p50_ms']:.1f} ms"
     yield (
         "latency of what was accepted",

@@ -1,5 +1,6 @@
 """How many queries a service answers at its best, and what it does when twice as many come."""
 
+import re
 import statistics
 import threading
 import time
@@ -37,6 +38,8 @@ class Overload:
     share_of_best: float
     statuses: dict[str, int]
     wrong_answers: int
+    photos_together: float
+    """That the network encodes at once under that load, in the mean."""
     refused_without_retry_after: int
     accepted_p50_ms: float
     accepted_p99_ms: float
@@ -76,6 +79,7 @@ def measure_overload(
         raise RelographError(
             "expected answers of a service without load, found none that is right. Try another --seed."
         )
+    batches_before = _batches(server)
     with _sampled(server) as samples:
         began = time.perf_counter()
         replies = ask_at_a_rate(
@@ -86,6 +90,7 @@ def measure_overload(
             max_at_once=MAX_AT_ONCE,
             **fields,
         )
+    num_photos, num_batches = (after - before for after, before in zip(_batches(server), batches_before, strict=True))
     in_time = [reply for reply in replies if reply.status == 200 and reply.ended <= began + seconds]
     accepted_ms = [1000 * reply.seconds for reply in replies if reply.status == 200]
     refused = [reply for reply in replies if reply.status == 429]
@@ -102,6 +107,7 @@ def measure_overload(
         share_of_best=len(in_time) / seconds / best,
         statuses=by_status(replies),
         wrong_answers=num_wrong(replies),
+        photos_together=num_photos / num_batches if num_batches else 0.0,
         refused_without_retry_after=sum(not reply.retry_after_s for reply in refused),
         accepted_p50_ms=percentile(accepted_ms, 50),
         accepted_p99_ms=percentile(accepted_ms, 99),
@@ -115,6 +121,16 @@ def measure_overload(
         threads_first=first.threads,
         threads_last=last.threads,
     )
+
+
+def _batches(server: RunningServer) -> tuple[float, float]:
+    """How many photos the service has encoded, and in how many goes, by its own metrics."""
+    with server.client() as client:
+        told = client.get("/metrics").content.decode()
+    photos, goes = (
+        re.search(rf"^relograph_batch_photos_{name} (\S+)$", told, re.MULTILINE) for name in ("sum", "count")
+    )
+    return (float(photos[1]), float(goes[1])) if photos and goes else (0.0, 0.0)
 
 
 def _throughput(replies: Sequence[Reply]) -> float:
