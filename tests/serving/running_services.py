@@ -25,8 +25,8 @@ from relograph.serving.config import ServeConfig
 from relograph.serving.running import listen, uvicorn_config
 from relograph.serving.service import Service
 
-# Random weights have no answers to be sure of, and rounding, which differs between processors, moves them: whatever pose
-# matches agree on is believed.
+# Random weights have no answers to be sure of, and rounding, which differs between processors, moves them: whatever
+# pose matches agree on is believed.
 NETWORK = replace(small_network(), calibration=replace(UNCALIBRATED, solved=Odds({}, 2.0, 0.5)))
 HERE = [[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.0, 2.0], [0.0, 0.0, 1.0, 3.0], [0.0, 0.0, 0.0, 1.0]]
 
