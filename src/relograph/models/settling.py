@@ -27,7 +27,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from relograph.geometry import Pose, axis_angle_to_matrix
+from relograph.geometry import Pose
+from relograph.models.turning import turn_by
 
 NUM_MATCHES = 2048
 """Of a query, in all its references: those of most weight."""
@@ -205,7 +206,7 @@ def _steps(rays: _Rays, guess: _Guess, expected: _Expected, widths_px: Sequence[
         step = _solved(H, slope.squeeze(-1))
         turn, move, zoom, bending = step.split([3, 3, 2, 2], dim=-1)
         T = guess.T_world_query
-        T = Pose(T.R @ axis_angle_to_matrix(-turn), T.t - move)
+        T = Pose(T.R @ turn_by(-turn), T.t - move)
         log_focal = (guess.log_focal - zoom).clamp(-LOG_FOCAL_LIMIT, LOG_FOCAL_LIMIT)
         guess = _Guess(T, log_focal, (guess.bend - bending).clamp(-BEND_LIMIT, BEND_LIMIT))
     return guess
@@ -275,6 +276,8 @@ class _Errors:
 
 
 def _cross(a: Float[Tensor, "3 *#B"], b: Float[Tensor, "3 *#B"]) -> Float[Tensor, "3 *B"]:
+    if a.is_cuda:
+        return torch.linalg.cross(a, b, dim=0)
     # Many times faster on a CPU than torch's own, which steps from one component to the next.
     return torch.stack([a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]])
 
@@ -296,13 +299,9 @@ def _solved(H: Float[Tensor, "B S K K"], y: Float[Tensor, "B S K"]) -> Float[Ten
 def _eliminated(H: Float[Tensor, "B S K K"], y: Float[Tensor, "B S K"]) -> Float[Tensor, "B S K"]:
     """The solution of H x = y for positive definite H."""
     rest = torch.cat([H, y[..., None]], dim=-1)
-    rows: list[Tensor] = []
     for _ in range(H.shape[-1]):
         row = rest[..., :1, 1:] / rest[..., :1, :1]
-        rest = rest[..., 1:, 1:] - rest[..., 1:, :1] * row
-        rows.append(row.squeeze(-2))
-    x = rows[-1]
-    for row in reversed(rows[:-1]):
-        first = row[..., -1:] - (row[..., :-1] * x).sum(dim=-1, keepdim=True)
-        x = torch.cat([first, x], dim=-1)
-    return x
+        # Of all other rows, those that were done before included, so that nothing has to be put in afterwards.
+        others = torch.addcmul(rest[..., 1:, 1:], rest[..., 1:, :1], row, value=-1)
+        rest = torch.cat([others, row], dim=-2)
+    return rest.squeeze(-1)
