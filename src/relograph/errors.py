@@ -28,6 +28,10 @@ class MissingExtraError(RelographError):
         super().__init__(
             f"{purpose} needs the package {package}, which is not installed. Run: pip install 'relograph[{extra}]'"
         )
+        self._arguments = (package, extra, purpose)
+
+    def __reduce__(self) -> tuple[type, tuple[str, str, str]]:  # or it could not leave a process that it is raised in
+        return type(self), self._arguments
 
 
 class CheckpointError(RelographError):

@@ -38,10 +38,10 @@ def encode_generated(
     photos: Sequence[DecodedPhoto], model: object, settings: MapSettings
 ) -> list[tuple[Shard, list[DecodedPhoto]]]:
     """In the place of the network."""
-    features, descriptors = generated_features([photo.sha256 for photo in photos])
+    features, descriptors = generated_features([photo.read.sha256 for photo in photos])
     stored = StoredFeatures.of(features, settings.precision)
-    jpegs = [photo.jpeg for photo in photos]
-    return [(Shard.of(photos[0].size.size_hw, stored, settings.levels, descriptors, jpegs), list(photos))]
+    jpegs = [photo.read.jpeg for photo in photos]
+    return [(Shard.of(photos[0].read.size.size_hw, stored, settings.levels, descriptors, jpegs), list(photos))]
 
 
 def use_generated_features(patch: pytest.MonkeyPatch, *, photos_per_shard: int = 4) -> None:

@@ -17,14 +17,14 @@ from relograph.errors import DatasetError, RelographError
 from relograph.localization.photos import WorkingSize
 from relograph.maps import Map, MapSettings
 from relograph.maps.building import (
-    JPEG_QUALITIES,
+    MANY_PHOTOS,
     MAX_JPEG_BYTES,
     MAX_LONE_JPEG_BYTES,
     max_jpeg_bytes,
-    read_ahead,
+    processes_worthwhile,
     shards_at_once,
-    small_jpeg,
 )
+from relograph.maps.reading import JPEG_QUALITIES, read_ahead, small_jpeg
 from relograph.maps.records import LEVELS, Level
 from relograph.models.match_gnn import COARSE_STRIDE, CONTEXT_STRIDE, DenseEncoder, MatchConfig, MatchGNN
 from relograph.models.shipped import LoadedMatchGNN
@@ -119,7 +119,7 @@ def test_a_full_disk_is_one_clear_line_also_for_the_small_photo(monkeypatch: pyt
     def full() -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("relograph.maps.building.TemporaryFile", full)
+    monkeypatch.setattr("relograph.maps.reading._scratch_file", full)
     with pytest.raises(RelographError, match=r"No space left on device\. Free some space, or set TMPDIR"):
         small_jpeg(np.zeros((16, 16, 3), np.uint8), 1000)
 

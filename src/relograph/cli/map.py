@@ -84,6 +84,7 @@ def create_command(
 ) -> None:
     """Make a map of posed photos, under torchrun by many processes. Stopped halfway, `map add` goes on."""
     from relograph.maps import Map
+    from relograph.maps.building import processes_worthwhile
     from relograph.maps.ranks import torchrun_ranks
     from relograph.maps.records import LEVELS
     from relograph.progress import TerminalProgress
@@ -96,7 +97,13 @@ def create_command(
             ranks.help(frames.frames, network)
             return
         made = Map.create(path, network=network, precision=precision.value, levels=levels)
-        added = made.add(frames, skip_bad_frames=skip_bad_frames, ranks=ranks, progress=TerminalProgress())
+        added = made.add(
+            frames,
+            skip_bad_frames=skip_bad_frames,
+            ranks=ranks,
+            num_processes=processes_worthwhile(network.model, len(frames)),
+            progress=TerminalProgress(),
+        )
     _tell_left_out(added.left_out)
     typer.echo(printable(f"{made.store.where}: {counted(len(made), 'photo')}."))
 
@@ -114,6 +121,7 @@ def add_command(
 ) -> None:
     """Add posed photos to a map, in whose world their poses must be. Photos that it has already are passed over."""
     from relograph.maps import Map
+    from relograph.maps.building import processes_worthwhile
     from relograph.maps.ranks import torchrun_ranks
     from relograph.progress import TerminalProgress
 
@@ -127,7 +135,12 @@ def add_command(
             ranks.help(frames.frames, network)
             return
         added = some.add(
-            frames, network=network, skip_bad_frames=skip_bad_frames, ranks=ranks, progress=TerminalProgress()
+            frames,
+            network=network,
+            skip_bad_frames=skip_bad_frames,
+            ranks=ranks,
+            num_processes=processes_worthwhile(network.model, len(frames)),
+            progress=TerminalProgress(),
         )
     _tell_left_out(added.left_out)
     there = f", {added.num_there:,} were there" if added.num_there else ""

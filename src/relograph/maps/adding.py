@@ -1,30 +1,18 @@
 """Photos on their way into a map: read, compared with what is there, and encoded, a shard's worth at a time."""
 
-import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from functools import partial
 
 from relograph.errors import CheckpointError, DatasetError, GeometryError
 from relograph.localization.photos import PosedPhoto
-from relograph.maps.building import (
-    DecodedPhoto,
-    decode,
-    encode,
-    frames_of,
-    in_chunks,
-    max_jpeg_bytes,
-    photo_bytes,
-    read_ahead,
-    shards_at_once,
-)
+from relograph.maps.building import DecodedPhoto, encode, frames_of, max_jpeg_bytes, shards_at_once
+from relograph.maps.reading import BadPhoto, Outcome, ReadPhoto, ReadTask, chunks_read, read_ahead
 from relograph.maps.records import MapFrame, MapSettings, line_of_camera
 from relograph.maps.shards import PHOTOS_PER_SHARD, Shard
 from relograph.models.match_gnn import MatchGNN
 from relograph.models.shipped import LoadedMatchGNN
 from relograph.scenes.names import safe_name
-
-BadPhoto = DatasetError | GeometryError
 
 
 @dataclass(frozen=True)
@@ -54,40 +42,64 @@ def require_network(settings: MapSettings, network: LoadedMatchGNN) -> None:
 
 
 def encode_photos(
-    photos: Iterable[tuple[PosedPhoto, MapFrame | None]], model: MatchGNN, settings: MapSettings
-) -> Iterator[EncodedPhotos]:
-    """Photos with what the map has under their names, a shard's worth at a time; the next is under way meanwhile."""
-    read = partial(_read, max_jpeg_bytes=max_jpeg_bytes(settings.levels))
-    chunks = in_chunks(read_ahead(photos, read, PHOTOS_PER_SHARD), PHOTOS_PER_SHARD)
+    photos: Iterable[tuple[PosedPhoto, MapFrame | None]],
+    model: MatchGNN,
+    settings: MapSettings,
+    *,
+    num_processes: int = 0,
+    write: Callable[[Shard], None] = lambda shard: None,
+) -> Generator[EncodedPhotos, None, None]:
+    """Photos with what the map has under their names, a shard's worth at a time; the next is under way meanwhile.
+
+    With `num_processes` so many processes read them instead of threads of this one. `write` is told of each shard as
+    soon as it is made, by one of several threads.
+    """
+    most = max_jpeg_bytes(settings.levels)
+    tasks = (((photo, known), ReadTask.of(photo, most if known is None else None)) for photo, known in photos)
+    chunks = chunks_read(tasks, num_processes, PHOTOS_PER_SHARD)
     at_once = shards_at_once(model)
-    yield from read_ahead(chunks, partial(_encode, model=model, settings=settings), at_once, num_threads=at_once)
+    encode_chunk = partial(_encode, model=model, settings=settings, write=write)
+    yield from read_ahead(chunks, encode_chunk, at_once, num_threads=at_once)
 
 
-def _encode(chunk: "list[_Outcome]", model: MatchGNN, settings: MapSettings) -> EncodedPhotos:
-    good = [outcome for outcome in chunk if isinstance(outcome, DecodedPhoto)]
-    bad = tuple(outcome for outcome in chunk if isinstance(outcome, BadPhoto))
+def _encode(
+    chunk: "list[tuple[_Asked, Outcome]]", model: MatchGNN, settings: MapSettings, write: Callable[[Shard], None]
+) -> EncodedPhotos:
+    outcomes = [_checked(*asked, outcome) for asked, outcome in chunk]
+    good = [outcome for outcome in outcomes if isinstance(outcome, DecodedPhoto)]
+    bad = tuple(outcome for outcome in outcomes if isinstance(outcome, BadPhoto))
     shards = encode(good, model, settings) if good else []
+    for shard, _ in shards:
+        write(shard)
     frames = {frame.name: frame for shard, some in shards for frame in frames_of(some, shard, shard.sha256)}
     in_order = tuple(frames[decoded.photo.name] for decoded in good)
     return EncodedPhotos(in_order, tuple(shard for shard, _ in shards), len(chunk) - len(good) - len(bad), bad)
 
 
-_Outcome = DecodedPhoto | BadPhoto | None
+_Asked = tuple[PosedPhoto, MapFrame | None]
 
 
-def _read(photo_and_known: tuple[PosedPhoto, MapFrame | None], max_jpeg_bytes: int) -> _Outcome:
-    """The photo decoded, what is wrong with it, or None where the map has it already."""
-    photo, known = photo_and_known
+def _checked(photo: PosedPhoto, known: MapFrame | None, outcome: Outcome) -> DecodedPhoto | BadPhoto | None:
+    """The photo as it was read, what is wrong with it, or None where the map has it already."""
     try:
         safe_name(photo.name, where="the photo's name")
-        data = photo_bytes(photo)
-        sha256 = hashlib.sha256(data).hexdigest()
-        if known is None:
-            return decode(photo, data, sha256, max_jpeg_bytes)
-        _check_same(photo, sha256, known)
+        if isinstance(outcome, BadPhoto):
+            return outcome
+        if isinstance(outcome, ReadPhoto):
+            _check_pose(photo, outcome)
+            return DecodedPhoto(photo, outcome)
+        assert known is not None  # or its pixels would have been asked for
+        _check_same(photo, outcome, known)
         return None
     except (DatasetError, GeometryError) as error:
         return error
+
+
+def _check_pose(photo: PosedPhoto, read: ReadPhoto) -> None:
+    if not (photo.T_world_cam.R.isfinite().all() and photo.T_world_cam.t.isfinite().all()):
+        raise GeometryError(f"{photo.name}: expected a pose of finite numbers, found others. Leave the photo out.")
+    if photo.camera is not None:
+        read.size.camera(photo.camera)  # raises now rather than when it is first matched
 
 
 def _check_same(photo: PosedPhoto, sha256: str, known: MapFrame) -> None:

@@ -21,6 +21,7 @@ from PIL import Image
 
 from relograph.localization import Localizer
 from relograph.localization.map_features import Precision
+from relograph.maps.building import processes_worthwhile
 from relograph.maps.map import Map
 from relograph.maps.records import LEVELS, Level
 from relograph.maps.shards import PART_BY_TENSOR, PHOTOS_PER_SHARD, STEP, Shard
@@ -61,8 +62,11 @@ class MapFigures:
     photo_width: int
     build_s: float
     photos_per_second: float
-    build_cpu_ms: float
-    """Of all cores together, for a photo: what a machine that is busy otherwise does not change."""
+    reading_processes: int
+    """That read the photos; with 0 threads did."""
+    build_cpu_ms: float | None
+    """Of all cores together, for a photo: what a machine that is busy otherwise does not change. None where processes
+    read, whose time this one does not know."""
     photo_kb: float
     """On the disk, all in all, in 1000 bytes; then its parts."""
     context_kb: float
@@ -125,7 +129,9 @@ def benchmark_map(
             progress=progress,
         )
         frames = repeated(views, num_photos)
-        Map.create(Path(folder) / "warm-up", frames[:PHOTOS_PER_SHARD], network=network)
+        num_processes = processes_worthwhile(network.model, num_photos)
+        warm_up = frames[:PHOTOS_PER_SHARD]
+        Map.create(Path(folder) / "warm-up", warm_up, network=network, num_processes=num_processes)
         for precision, levels in variants:
             measured = Path(folder) / "measured"
             rows.append(asdict(_measure(measured, frames, queries, network, precision, levels, progress)))
@@ -190,8 +196,17 @@ def _measure(
     levels: tuple[Level, ...],
     progress: Progress,
 ) -> MapFigures:
+    num_processes = processes_worthwhile(network.model, len(frames))
     begin, cpu_begin = time.perf_counter(), time.process_time()
-    made = Map.create(folder, frames, network=network, precision=precision, levels=levels, progress=progress)
+    made = Map.create(
+        folder,
+        frames,
+        network=network,
+        precision=precision,
+        levels=levels,
+        num_processes=num_processes,
+        progress=progress,
+    )
     build_s, cpu_s = time.perf_counter() - begin, time.process_time() - cpu_begin
     seconds = query_seconds(Localizer(made.features, network), queries, progress)
     milliseconds = {stage: 1000 * statistics.median(of_stage) for stage, of_stage in seconds.items()}
@@ -205,7 +220,8 @@ def _measure(
         photo_width=made.frames[0].photo_width,
         build_s=build_s,
         photos_per_second=len(frames) / build_s,
-        build_cpu_ms=1000 * cpu_s / len(frames),
+        reading_processes=num_processes,
+        build_cpu_ms=None if num_processes else 1000 * cpu_s / len(frames),
         **{f"{part}_kb": num_bytes / len(frames) / 1000 for part, num_bytes in bytes_by_part(made).items()},
         query_ms=1000 * statistics.median(in_all),
         **{f"{stage}_ms": milliseconds[stage] if stage in measured else None for stage in STAGES},  # type: ignore[arg-type]  # None for solve alone

@@ -173,4 +173,4 @@ def draw_coverage(some: Map, path: Path) -> None:
         figure.legend(loc="outside lower center", ncols=4, frameon=False)
     picture = io.BytesIO()
     canvas.print_png(picture)
-    write_durably(path, picture.getvalue())
+    write_durably(path, [picture.getvalue()])

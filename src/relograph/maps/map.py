@@ -1,6 +1,7 @@
 """`Map`: posed photos of a place, ready to localize others in it."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from operator import length_hint
 from pathlib import Path
@@ -12,11 +13,11 @@ from relograph.errors import ConfigError, DatasetError
 from relograph.localization.map_features import Precision
 from relograph.localization.photos import PosedPhoto
 from relograph.maps.adding import EncodedPhotos, encode_photos, require_network
-from relograph.maps.building import in_chunks
 from relograph.maps.copying import Advance, moved, packed, require_same_features
 from relograph.maps.features import ShardedFeatures
 from relograph.maps.places import PostgresAddress, create_store, open_store
 from relograph.maps.ranks import Ranks
+from relograph.maps.reading import in_chunks
 from relograph.maps.records import (
     USUAL_LEVELS,
     ChangeRecord,
@@ -76,11 +77,13 @@ class Map:
         precision: Precision = "float16",
         levels: Sequence[Level] = USUAL_LEVELS,
         skip_bad_frames: bool = False,
+        num_processes: int = 0,
         progress: Progress = SILENT,
     ) -> "Map":
         """A new map of posed photos, by the network that is part of the package or another one.
 
-        After a kill it holds the photos up to there, and `add` of the same scene goes on.
+        After a kill it holds the photos up to there, and `add` of the same scene goes on. For `num_processes` see
+        `add`.
         """
         network = network or load_match_gnn()
         settings = MapSettings(
@@ -90,7 +93,7 @@ class Map:
             scale_is_known=_scale_is_known(scene),
         )
         made = Map(create_store(where, settings, "create", _about(scene)), network)
-        made.add(scene, skip_bad_frames=skip_bad_frames, progress=progress)
+        made.add(scene, skip_bad_frames=skip_bad_frames, num_processes=num_processes, progress=progress)
         return made
 
     @staticmethod
@@ -199,6 +202,7 @@ class Map:
         network: LoadedMatchGNN | None = None,
         skip_bad_frames: bool = False,
         ranks: Ranks | None = None,
+        num_processes: int = 0,
         progress: Progress = SILENT,
     ) -> Added:
         """Takes photos in, a shard at a time; each shard is a change that is kept whatever happens after it.
@@ -206,24 +210,29 @@ class Map:
         A photo that is there already, with the same pose and camera, is passed over, so an `add` that was stopped can
         be repeated. One with the same name that is another photo is an error. With `ranks` other processes, which call
         `ranks.help` with the same photos, encode most of them.
+
+        With `num_processes` so many processes read the photos instead of threads, which keeps a GPU busy where they are
+        thousands; as with all processes of Python's, a script then says `if __name__ == "__main__":` first.
         """
         settings, about = self.store.settings(), _about(photos)
         network = network or self.network
         require_network(settings, network)
         self._network, model = network, fold_match_gnn(network.model)
-        if ranks is None:
-            encoded = encode_photos(self._with_known(photos), model, settings)
-        else:
-            everyone = list(photos)
-            encoded = ranks.encode(everyone, self.store.find([photo.name for photo in everyone]), model, settings)
-        with progress.task("adding photos to the map", total=length_hint(photos)) as advance:
-            added = self.add_encoded(
-                encoded,
-                about,
-                scale_is_known=_scale_is_known(photos),
-                skip_bad_frames=skip_bad_frames,
-                advance=advance,
-            )
+        with self.store.writing_ahead() as write_ahead:
+            if ranks is None:
+                with_known = self._with_known(photos)
+                encoded = encode_photos(with_known, model, settings, num_processes=num_processes, write=write_ahead)
+            else:
+                everyone = list(photos)
+                encoded = ranks.encode(everyone, self.store.find([photo.name for photo in everyone]), model, settings)
+            with closing(encoded), progress.task("adding photos to the map", total=length_hint(photos)) as advance:
+                added = self.add_encoded(
+                    encoded,
+                    about,
+                    scale_is_known=_scale_is_known(photos),
+                    skip_bad_frames=skip_bad_frames,
+                    advance=advance,
+                )
         self.store.tend(progress)
         return added
 

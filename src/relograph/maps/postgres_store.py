@@ -230,6 +230,10 @@ class PostgresStore(TableReader):
     # Changing
 
     @contextmanager
+    def writing_ahead(self) -> Iterator[Callable[[Shard], None]]:
+        yield lambda shard: None  # rows of a change that has not begun cannot be told from those that are lost
+
+    @contextmanager
     def change(self, kind: str, about: dict[str, object]) -> Iterator["_PostgresChange"]:
         with self._writing() as db:
             _schema_version(db, self.where)

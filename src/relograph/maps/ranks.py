@@ -8,7 +8,7 @@ to there, and the same photos can be added again.
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -18,7 +18,8 @@ from torch import distributed
 
 from relograph.errors import DatasetError, GeometryError
 from relograph.localization.photos import PosedPhoto
-from relograph.maps.adding import BadPhoto, EncodedPhotos, encode_photos, require_network
+from relograph.maps.adding import EncodedPhotos, encode_photos, require_network
+from relograph.maps.reading import BadPhoto
 from relograph.maps.records import MapFrame, MapSettings
 from relograph.maps.shards import PHOTOS_PER_SHARD, Shard
 from relograph.models.folding import fold_match_gnn
@@ -63,7 +64,7 @@ class Ranks:
         known: Mapping[str, MapFrame],
         model: MatchGNN,
         settings: MapSettings,
-    ) -> Iterator[EncodedPhotos]:
+    ) -> Generator[EncodedPhotos, None, None]:
         """What the first process does: all photos in their order, encoded by whoever's turn it is."""
         told = {"settings": settings.to_json(), "known": [asdict(frame) for frame in known.values()]}
         for rank in range(1, self.size):

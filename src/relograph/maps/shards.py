@@ -13,7 +13,6 @@ import torch
 from jaxtyping import Float, UInt8
 from safetensors import SafetensorError
 from safetensors.torch import load as tensors_from_bytes
-from safetensors.torch import save as bytes_from_tensors
 from torch import Tensor
 
 from relograph.errors import DatasetError
@@ -28,6 +27,7 @@ DESCRIPTOR, JPEG, JPEG_END, STEP = "descriptor", "jpeg", "jpeg_end", "step"
 HEADER_LENGTH_BYTES = 8
 """At the start of a file of safetensors: how long its header is."""
 TYPES = {"F32": torch.float32, "F16": torch.float16, "I64": torch.int64, "I8": torch.int8, "U8": torch.uint8}
+_NAME_OF_TYPE = {kind: name for name, kind in TYPES.items()}
 PART_BY_TENSOR = {DESCRIPTOR: "descriptor", JPEG: "jpeg", JPEG_END: "jpeg"}
 """What tensors are for, in the words of whoever asks what takes the room; all others are features."""
 
@@ -163,14 +163,32 @@ class Shard:
     @cached_property
     def sha256(self) -> str:
         """Of the file, after which the shard is named."""
-        return hashlib.sha256(self.encode()).hexdigest()
+        sha256 = hashlib.sha256()
+        for piece in self.pieces():
+            sha256.update(piece)
+        return sha256.hexdigest()
+
+    def pieces(self) -> list[memoryview]:
+        """The file, piece after piece, without a copy of what is large; the same photos give the same bytes.
+
+        safetensors' own writer makes one piece of all, while which no other thread of Python's runs.
+        """
+        height, width = self.size_hw
+        header: dict[str, object] = {"__metadata__": {"format": f"{FORMAT}, {height} x {width}"}}
+        buffers, end = [], 0
+        for name in sorted(self.tensors, key=lambda name: (-self.tensors[name].element_size(), name)):  # all aligned
+            tensor = self.tensors[name].contiguous()
+            begin, end = end, end + tensor.numel() * tensor.element_size()
+            told = {"dtype": _NAME_OF_TYPE[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+            header[name] = told
+            buffers.append(tensor.numpy().data.cast("B") if tensor.numel() else memoryview(b""))
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % HEADER_LENGTH_BYTES)
+        return [memoryview(len(text).to_bytes(HEADER_LENGTH_BYTES, "little") + text), *buffers]
 
     def encode(self) -> bytes:
-        """The file; the same photos give the same bytes."""
-        contiguous = {name: self.tensors[name].contiguous() for name in sorted(self.tensors)}
-        height, width = self.size_hw
-        # One entry: safetensors writes several in any order.
-        return bytes_from_tensors(contiguous, metadata={"format": f"{FORMAT}, {height} x {width}"})
+        """The file in one."""
+        return b"".join(self.pieces())
 
     @staticmethod
     def from_bytes(data: bytes, size_hw: tuple[int, int], where: str) -> "Shard":

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from relograph.errors import DatasetError
-from relograph.maps.durable_files import flush_folder, write_durably
+from relograph.maps.durable_files import flush_folder, write_durably, write_partial
 from relograph.maps.finding import FrameFinder, MapIndex, Newer
 from relograph.maps.records import (
     Damage,
@@ -110,6 +110,8 @@ class SqliteStore(TableReader):
         self.folder = folder
         self._wait_s = wait_s
         self._is_swept = False
+        self._ahead: dict[str, Path] = {}
+        """Shards' files, whole and on the disk, that no change has given their names yet, by SHA-256."""
         self._index = MapIndex(folder, self)
 
     @staticmethod
@@ -200,6 +202,20 @@ class SqliteStore(TableReader):
     # Changing
 
     @contextmanager
+    def writing_ahead(self) -> Iterator[Callable[[Shard], None]]:
+        def write(shard: Shard) -> None:
+            with _clear_errors(self.where):
+                self._ahead[shard.sha256] = write_partial(self._shard_path(shard.sha256), shard.pieces())
+
+        try:
+            yield write
+        finally:
+            while self._ahead:
+                _, partial = self._ahead.popitem()
+                with suppress(OSError):
+                    partial.unlink(missing_ok=True)
+
+    @contextmanager
     def change(self, kind: str, about: dict[str, object]) -> Iterator["_SqliteChange"]:
         with self._writing() as db:
             _schema_version(db, self.where)
@@ -214,7 +230,7 @@ class SqliteStore(TableReader):
 
     @contextmanager
     def _change(self, db: sqlite3.Connection, kind: str, about: dict[str, object]) -> Iterator["_SqliteChange"]:
-        change = _SqliteChange(db, self.folder / SHARDS, kind, about)
+        change = _SqliteChange(db, self.folder / SHARDS, self._ahead, kind, about)
         try:
             yield change
             change.finish()
@@ -228,7 +244,7 @@ class SqliteStore(TableReader):
 
     def _sweep(self, db: sqlite3.Connection) -> None:
         """Removes files that no frame leads to. Whoever holds the write lock knows that nobody is about to use them."""
-        kept = _kept_shard_files(db)
+        kept = _kept_shard_files(db) | {partial.name for partial in list(self._ahead.values())}
         for name in self._shard_files():
             if name not in kept:
                 (self.folder / SHARDS / name).unlink(missing_ok=True)
@@ -361,9 +377,11 @@ class SqliteStore(TableReader):
 class _SqliteChange(TableChange):
     """A change in the making, whose shards are files."""
 
-    def __init__(self, db: sqlite3.Connection, shards: Path, kind: str, about: dict[str, object]) -> None:
+    def __init__(
+        self, db: sqlite3.Connection, shards: Path, ahead: dict[str, Path], kind: str, about: dict[str, object]
+    ) -> None:
         super().__init__(db, kind, about)
-        self._shards = shards
+        self._shards, self._ahead = shards, ahead
         self._new_files: list[Path] = []
 
     @property
@@ -371,9 +389,13 @@ class _SqliteChange(TableChange):
         return bool(self._new_files)
 
     def _keep(self, shard: Shard) -> None:
-        path, data = self._shards / f"{shard.sha256}.safetensors", shard.encode()
-        self._insert_shard(shard, len(data))
-        write_durably(path, data)  # over what may lie there: it is no part of the map, and may be damaged
+        path, pieces = self._shards / f"{shard.sha256}.safetensors", shard.pieces()
+        self._insert_shard(shard, sum(len(piece) for piece in pieces))
+        # Over what may lie there: it is no part of the map, and may be damaged.
+        try:
+            self._ahead.pop(shard.sha256).replace(path)
+        except (KeyError, FileNotFoundError):  # not written ahead, or another writer has swept it away since
+            write_durably(path, pieces)
         self._new_files.append(path)
 
     def undo_shards(self) -> None:

@@ -104,6 +104,13 @@ class MapStore(Protocol):
         """What the map takes, by part."""
         ...
 
+    def writing_ahead(self) -> AbstractContextManager[Callable[[Shard], None]]:
+        """What other threads may hand shards that `put_shard` will be given in a change to come: it has less to do.
+
+        What no change has kept is gone at the end.
+        """
+        ...
+
     def change(self, kind: str, about: dict[str, object]) -> AbstractContextManager[Change]:
         """A transaction. There is one at a time: a second waits a while, then fails. Readers are not blocked."""
         ...

@@ -277,7 +277,8 @@ class _Errors:
 
 def _cross(a: Float[Tensor, "3 *#B"], b: Float[Tensor, "3 *#B"]) -> Float[Tensor, "3 *B"]:
     if a.is_cuda:
-        return torch.linalg.cross(a, b, dim=0)
+        crossed: Tensor = torch.linalg.cross(a, b, dim=0)
+        return crossed
     # Many times faster on a CPU than torch's own, which steps from one component to the next.
     return torch.stack([a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]])
 
