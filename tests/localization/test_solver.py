@@ -517,7 +517,7 @@ def test_a_wrong_focal_length_is_found_out(of_query, of_refs, words, has_start):
     assert answer.T_by_other_focals is None
     assert answer.reason.endswith(words)
     assert answer.focal_px == pytest.approx(CAMERA.fx, rel=0.01)
-    assert answer.focal_sigma_px > 0
+    assert (answer.focal_sigma_px > 0) == (of_query != 1.0)  # the right one is believed as it was given
     assert_allclose(answer.ref_focal_px, CAMERA.fx, rtol=0.01)
     degrees, metres = error(answer, room)
     assert degrees < 0.2
@@ -544,6 +544,41 @@ def test_a_doubted_focal_length_leaves_the_regressed_distance_where_the_referenc
     assert not answer.scale_observable
     assert (answer.T_by_other_focals.t - room.T_world_query.t).norm() < 0.1
     assert torch.linalg.eigvalsh(answer.covariance[3:, 3:])[-1] < 0.4**2
+
+
+def thin_room(seed: int) -> tuple[MatchedRoom, Pose]:
+    """Few matches, half of them wrong, with references that stand together; and what a regression says."""
+    rng = np.random.default_rng(seed)
+    num_refs, spread_m = int(rng.choice([2, 3, 7])), float(rng.choice([0.02, 0.05]))
+    centers = np.array([0.5, 0.1, 0.3]) + rng.normal(0, spread_m, (num_refs, 3))
+    per_ref, planar = int(rng.choice([15, 30, 60])), bool(rng.random() < 0.5)
+    room = matched_room(rng, num_refs=num_refs, per_ref=per_ref, centers=centers, planar=planar)
+    room = room.with_noise(rng, 0.7).with_wrong_matches(rng, 0.5)
+    return room, near(room.T_world_query, rng)
+
+
+@pytest.mark.usefixtures("shapes_unchecked")
+@pytest.mark.parametrize("seed", [3094, 3453, 3544])
+def test_a_right_focal_length_is_believed_at_the_distance_that_the_regressed_pose_says(seed):
+    """At another distance few matches would like another focal length better."""
+    room, start = thin_room(seed)
+    answer = room.solve(start=start)
+    assert not answer.scale_observable
+    assert not answer.focal_refuted
+    assert answer.T_by_other_focals is None
+    assert "ocal length" not in answer.reason
+
+
+def test_where_one_of_two_focal_lengths_is_told_the_other_is_believed():
+    """Two references 10 cm apart tell their own focal length, and not the query's."""
+    rng = np.random.default_rng(78)
+    centers = np.array([0.5, 0.1, 0.3]) + rng.normal(0, 0.1, (2, 3))
+    room = matched_room(rng, num_refs=2, per_ref=60, centers=centers).with_noise(rng, 0.7).with_wrong_matches(rng, 0.3)
+    answer = room.solve(ref_cameras=[with_focal(camera, 1.2) for camera in room.ref_cameras])
+    assert answer.focal_refuted
+    assert answer.focal_px == CAMERA.fx
+    assert_allclose(answer.ref_focal_px, CAMERA.fx, rtol=0.05)
+    assert error(answer, room)[1] < 0.1
 
 
 def test_a_wrong_focal_length_of_the_query_is_found_out_where_the_references_have_none():

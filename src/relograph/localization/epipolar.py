@@ -26,13 +26,13 @@ from jaxtyping import Bool, Float64, Int64
 
 from relograph.geometry import Camera, Pose
 from relograph.localization.focal import FoundLens, UnknownFocal
+from relograph.models.settling import BEND_LIMIT
 
 TOUCHING_M = 1e-6
 """Two cameras nearer than this have no line between them; they are taken to stand so far apart along x."""
 TINY = float(np.finfo(float).tiny)
 LOG_FOCAL_LIMIT = np.log(8.0)
 """Focal lengths stay within an eighth and eight times the longer side of the image."""
-BEND_LIMIT = 0.3
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,9 @@ class LensGuess:
         zoom, bending = np.split(step, 2)
         log_focal = np.clip(self.log_focal + zoom, -LOG_FOCAL_LIMIT, LOG_FOCAL_LIMIT)
         return LensGuess(log_focal, np.clip(self.bend + bending, -BEND_LIMIT, BEND_LIMIT))
+
+    def only(self, which: Bool[np.ndarray, "G"]) -> "LensGuess":
+        return LensGuess(self.log_focal[which], self.bend[which])
 
     def and_as_given(self, num: int) -> "LensGuess":
         """These, and so many more that are as they were given."""
@@ -138,16 +141,22 @@ class EpipolarMatches:
         log_focal = np.array([np.log(lens.focal) for lens in by_group], dtype=np.float64)
         return LensGuess(log_focal, np.array([lens.bend for lens in by_group], dtype=np.float64))
 
-    def with_free_lenses(self) -> "EpipolarMatches":
-        """The same matches as if no lens were known.
+    @property
+    def lenses_given(self) -> tuple[bool, bool]:
+        """Whether the query's was, and any of the references'."""
+        return self.query_group < 0, bool((self.group_by_ref < 0).any())
 
-        Those that were given become unknown in units of what was given: one of the query, one that all references that
-        had one share.
+    def with_free_lenses(self, of_query: bool, of_refs: bool) -> "EpipolarMatches":
+        """The same matches as if the lens of the query, or those of the references, were not known.
+
+        What was given becomes unknown in units of what was given: one of the query, one that all references that had
+        one share.
         """
         query_group, group_by_ref, num_groups = self.query_group, self.group_by_ref, self.num_groups
-        if query_group < 0:
+        query_given, refs_given = self.lenses_given
+        if of_query and query_given:
             query_group, num_groups = num_groups, num_groups + 1
-        if (group_by_ref < 0).any():
+        if of_refs and refs_given:
             group_by_ref, num_groups = np.where(group_by_ref < 0, num_groups, group_by_ref), num_groups + 1
         return replace(self, query_group=query_group, group_by_ref=group_by_ref, num_groups=num_groups)
 

@@ -13,8 +13,6 @@ SHORTEST, LONGEST = 0.5, 1.6
 NUM_TRIED = 9
 LIKELY_LOG_FOCAL, LOG_FOCAL_SIGMA = float(np.log(0.85)), 0.4
 """Before any match is seen, a focal length is 0.85 longer sides, within a factor of 1.5."""
-BEND_SIGMA = 0.05
-"""Before any match is seen, a lens bends no rays, within so much."""
 
 
 @dataclass(frozen=True)

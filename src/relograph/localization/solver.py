@@ -14,6 +14,7 @@ from relograph.geometry import Camera, Pose
 from relograph.localization.consensus import SAMPLE, consensus_pose, import_poselib
 from relograph.localization.covariance import covariance, distance_to_references
 from relograph.localization.epipolar import (
+    TINY,
     TOUCHING_M,
     EpipolarErrors,
     EpipolarMatches,
@@ -22,7 +23,6 @@ from relograph.localization.epipolar import (
     epipolar_matches,
 )
 from relograph.localization.focal import (
-    BEND_SIGMA,
     LIKELY_LOG_FOCAL,
     LOG_FOCAL_SIGMA,
     NUM_TRIED,
@@ -31,6 +31,7 @@ from relograph.localization.focal import (
     tried_log_focals,
 )
 from relograph.localization.refinement import Fit, Prior, approach, refine, robust_cost
+from relograph.models.settling import BEND_SIGMA
 
 MIN_MATCHES = 8
 NUM_CONSENSUS, NUM_ROUGH = 1000, 400
@@ -95,9 +96,9 @@ class SolverAnswer:
     """Zero where it was given and is believed."""
     ref_focal_px: Float[Tensor, "R"]
     focal_refuted: bool
-    """Whether matches contradict a focal length that was given. All that were given are found with the pose then."""
+    """Whether matches contradict a focal length that was given. It is found with the pose then."""
     T_by_other_focals: Pose | None
-    """Where given focal lengths are in doubt: the pose with those that matches like a little better."""
+    """Where a given focal length is in doubt: the pose with the one that matches like a little better."""
     noise_px: float
     """Standard deviation of the errors of right matches."""
     reason: str
@@ -136,7 +137,8 @@ def solve_query_pose(
     `ref_sigma_m` and `ref_sigma_deg` are how well the references' own poses are known. They enter the covariance:
     references two centimetres apart are no measure of scale if each is known to a centimetre.
 
-    7 x 300 matches, 40 % of them wrong, take 30 to 45 ms of one core; 130 to 170 ms where a focal length is unknown.
+    What it takes of one core is printed by `relograph bench match`: most of it goes into the suspicion of focal lengths
+    that were given, and into the search of those that were not.
     """
     import_poselib()
     _check(matches, T_world_ref, ref_cameras)
@@ -156,27 +158,28 @@ def solve_query_pose(
         return _no_answer(reason, num_given, query_camera, ref_cameras)
 
     reason = ""
-    freed = problem.with_free_lenses()
-    other = _fit_by_other_focals(problem, freed, fit, starts, seed)
-    focal_refuted = other is not None and _is_refuted(fit, other)
-    if other is not None and focal_refuted:
-        problem, fit = freed, other
-    sigma = problem.covariance(fit)
-    scale_observable = _tells_scale(fit, sigma)
+    other = _by_other_focals(problem, fit, starts, seed)
+    focal_refuted = other is not None and _is_refuted(fit, other.fit)
+    believed = _Solved(problem, fit) if other is None or not focal_refuted else other
+    sigma = believed.covariance()
+    scale_observable = _tells_scale(believed.fit, sigma)
     if not scale_observable:
-        if other is not None and not focal_refuted:
-            _, other = _with_scale(freed, other, start, start_sigma_m)
-        problem, fit = _with_scale(problem, fit, start, start_sigma_m)
-        sigma = problem.covariance(fit)
+        believed = believed.with_scale(start, start_sigma_m)
+        sigma = believed.covariance()
+        if other is not None:
+            other = believed if focal_refuted else other.with_scale(start, start_sigma_m)
+            if not focal_refuted and not _is_contradicted(problem, other).all():
+                other = None  # at the distance from elsewhere, matches like what was given
         whose = "a guess" if start is None else "that of the regressed pose"
         reason = f"The references stand too close together, or too much in line, to tell the distance: it is {whose}."
     if other is not None:
         if not focal_refuted:
             # Two poses, of which the matches do not tell which is right, are as far apart as either may be off.
-            apart = fit.guess.step_to(other.guess)
+            apart = believed.fit.guess.step_to(other.fit.guess)
             sigma[:6, :6] += np.outer(apart, apart)
-        words = _about_focals(freed, other, query_camera, ref_cameras, is_refuted=focal_refuted)
+        words = _about_focals(problem, other, is_refuted=focal_refuted)
         reason = " ".join(filter(None, (words, reason)))
+    problem, fit = believed.problem, believed.fit
 
     inlier = problem.inliers(fit.errors)
     num_inliers = int(inlier.sum())
@@ -202,7 +205,7 @@ def solve_query_pose(
         focal_sigma_px=focal_sigma_px,
         ref_focal_px=torch.tensor([focal for focal, _ in ref_focals], dtype=torch.float64),
         focal_refuted=focal_refuted,
-        T_by_other_focals=None if other is None or focal_refuted else other.guess.pose(),
+        T_by_other_focals=None if other is None or focal_refuted else other.fit.guess.pose(),
         noise_px=fit.noise_px,
         reason=reason,
     )
@@ -246,9 +249,9 @@ class _Problem:
             self, matches=self.matches[rows], kept=self.kept[rows], weight=weight, query_point=np.arange(num)
         )
 
-    def with_free_lenses(self) -> "_Problem":
-        """The problem as if no lens were known; those that are given are where to begin."""
-        matches = self.matches.with_free_lenses()
+    def with_free_lenses(self, of_query: bool = True, of_refs: bool = True) -> "_Problem":
+        """The problem as if these lenses were not known; those that are given are where to begin."""
+        matches = self.matches.with_free_lenses(of_query, of_refs)
         lens = self.prior.lens.and_as_given(matches.num_groups - self.matches.num_groups)
         return replace(self, matches=matches, prior=replace(self.prior, lens=lens))
 
@@ -262,6 +265,20 @@ class _Problem:
         is_inlier: Bool[np.ndarray, "M"] = errors.is_in_front(tolerance_rad)
         is_inlier &= np.abs(errors.error_px) <= self.max_error_px
         return is_inlier
+
+
+@dataclass(frozen=True)
+class _Solved:
+    """A problem with its fit: as it was given, or with lenses freed that were given."""
+
+    problem: _Problem
+    fit: Fit
+
+    def covariance(self) -> Float64[np.ndarray, "P P"]:
+        return self.problem.covariance(self.fit)
+
+    def with_scale(self, start: Pose | None, start_sigma_m: float) -> "_Solved":
+        return _with_scale(self.problem, self.fit, start, start_sigma_m)
 
 
 def _problem(
@@ -292,7 +309,7 @@ def _problem(
         kept = kept[has_rays]
         rays = epipolar_matches(query_xy[kept], ref_xy[kept], ref_idx[kept], T_world_ref, query_camera, ref_cameras)
 
-    weight = weight[kept]
+    weight = weight[kept] / weight[kept].max(initial=TINY)  # their squares are numbers, however small they are
     new_point = (np.diff(query_xy[kept], axis=0, prepend=np.nan) != 0).any(axis=1)
     return _Problem(
         matches=rays,
@@ -353,32 +370,51 @@ def _search_focal(problem: _Problem, fits: list[Fit], seed: int) -> list[Fit]:
     return fits
 
 
-def _fit_by_other_focals(problem: _Problem, freed: _Problem, fit: Fit, starts: Sequence[Pose], seed: int) -> Fit | None:
+def _by_other_focals(problem: _Problem, fit: Fit, starts: Sequence[Pose], seed: int) -> _Solved | None:
     """A better fit with focal lengths that are far from those that were given, if there is one.
 
     Matches with several references tell a focal length to 1 %: each epipolar line asks for its own. A few of them raise
-    the suspicion, and all of them confirm it. Where they do not tell it to 5 %, what was given is believed.
+    the suspicion, and all of them confirm it. A focal length that they do not tell to 5 % is believed as it was given.
     """
-    num_unknown = problem.matches.num_groups
-    if freed.matches.num_groups == num_unknown:
+    freed = problem.with_free_lenses()
+    num_unknown, num_freed = problem.matches.num_groups, freed.matches.num_groups - problem.matches.num_groups
+    if not num_freed:
         return None
-    given = freed.prior.lens.log_focal[num_unknown:]
     few = freed.sample(NUM_ROUGH, np.random.default_rng(seed))
-    lens = fit.guess.lens.and_as_given(len(given))
+    lens = fit.guess.lens.and_as_given(num_freed)
     # The pose fits the given focal lengths as well as it can, maybe metres from the truth: a narrow kernel hears only
     # matches that like them, and those that it begins with may know better.
     begins = [replace(fit.guess, lens=lens), *(Guess.at(pose, lens) for pose in starts)]
     suspicions = [few.refine(guess) for begin in begins for guess in (begin, few.approach(begin))]
     suspicion = min(suspicions, key=lambda fit: fit.cost).guess
-    if np.all(np.abs(suspicion.lens.log_focal[num_unknown:] - given) < MAX_FOCAL_ERROR):
+    if np.all(np.abs(suspicion.lens.log_focal[num_unknown:]) < MAX_FOCAL_ERROR):
         return None
-    other = _best_fit(freed, [suspicion, *(Guess.at(pose, suspicion.lens) for pose in starts)], seed)
-    if other is None or other.cost > fit.cost:
-        return None
-    sigma = np.sqrt(np.diag(freed.covariance(other))[6 + num_unknown : 6 + freed.matches.num_groups])
-    error = np.abs(other.guess.lens.log_focal[num_unknown:] - given)
-    is_told = sigma < MAX_FOCAL_ERROR
-    return other if np.any(is_told & (error > np.maximum(MAX_FOCAL_ERROR, MAX_FOCAL_SURPRISE * sigma))) else None
+    while True:
+        guesses = [suspicion, *(Guess.at(pose, suspicion.lens) for pose in starts)]
+        other = _best_fit(freed, guesses, seed)
+        if other is None or other.cost > fit.cost:
+            return None
+        solved = _Solved(freed, other)
+        is_wrong = _is_contradicted(problem, solved)
+        if is_wrong.all():
+            return solved
+        if not is_wrong.any():
+            return None
+        # The query's and the references', of which one is contradicted: the other is believed.
+        of_query = bool(is_wrong[0])
+        freed = problem.with_free_lenses(of_query, not of_query)
+        heard = np.concatenate([np.ones(num_unknown, dtype=bool), is_wrong])
+        suspicion = replace(other.guess, lens=other.guess.lens.only(heard))
+
+
+def _is_contradicted(problem: _Problem, freed: _Solved) -> Bool[np.ndarray, "F"]:
+    """Of the focal lengths that the problem has and the other one has freed: whether matches tell another one."""
+    num_unknown, num_groups = problem.matches.num_groups, freed.problem.matches.num_groups
+    error = np.abs(freed.fit.guess.lens.log_focal[num_unknown:])
+    sigma = np.sqrt(np.diag(freed.covariance())[6 + num_unknown : 6 + num_groups])
+    contradicted: Bool[np.ndarray, "F"] = sigma < MAX_FOCAL_ERROR
+    contradicted &= error > np.maximum(MAX_FOCAL_ERROR, MAX_FOCAL_SURPRISE * sigma)
+    return contradicted
 
 
 def _is_refuted(fit: Fit, other: Fit) -> bool:
@@ -386,23 +422,14 @@ def _is_refuted(fit: Fit, other: Fit) -> bool:
     return other.cost < (1 - MIN_SAVED) * fit.cost and other.noise_px < (1 - MIN_SAVED) * fit.noise_px
 
 
-def _about_focals(
-    freed: _Problem,
-    other: Fit,
-    query_camera: Camera | UnknownFocal,
-    ref_cameras: Sequence[Camera | UnknownFocal],
-    *,
-    is_refuted: bool,
-) -> str:
+def _about_focals(problem: _Problem, freed: _Solved, *, is_refuted: bool) -> str:
     """In words, which given focal lengths are wrong, or may be."""
-    whose = {freed.matches.query_group: "the query's"} if isinstance(query_camera, Camera) else {}
-    given_refs = [isinstance(camera, Camera) for camera in ref_cameras]
-    whose |= dict.fromkeys(freed.matches.group_by_ref[given_refs].tolist(), "the references'")
-    shares = {name: float(np.exp(-other.guess.lens.log_focal[group])) - 1 for group, name in whose.items()}
+    num_unknown, matches = problem.matches.num_groups, freed.problem.matches
+    shares = np.exp(-freed.fit.guess.lens.log_focal[num_unknown:]) - 1
+    whose = {True: "the query's", False: "the references'"}
     wrong = " and ".join(
-        f"{name} {abs(share):.0%} too {'long' if share > 0 else 'short'}"
-        for name, share in shares.items()
-        if abs(share) > MAX_FOCAL_ERROR / 2
+        f"{whose[group == matches.query_group]} {abs(share):.0%} too {'long' if share > 0 else 'short'}"
+        for group, share in enumerate(shares, start=num_unknown)
     )
     if is_refuted:
         return f"Focal lengths that were given contradict the matches, which count for more: {wrong}."
@@ -415,7 +442,7 @@ def _tells_scale(fit: Fit, sigma: Float64[np.ndarray, "P P"]) -> bool:
     return center_sigma_m <= MAX_SCALE_SIGMA * distance_to_references(fit)
 
 
-def _with_scale(problem: _Problem, fit: Fit, start: Pose | None, start_sigma_m: float) -> tuple[_Problem, Fit]:
+def _with_scale(problem: _Problem, fit: Fit, start: Pose | None, start_sigma_m: float) -> _Solved:
     """The problem and its fit with a distance from elsewhere.
 
     Matches still tell the direction in which the query stands from the references. The distance is the regressed
@@ -448,7 +475,7 @@ def _with_scale(problem: _Problem, fit: Fit, start: Pose | None, start_sigma_m: 
     emphasis = variances / np.einsum("ik,ij,jk->k", directions, exact, directions)
     prior = replace(with_prior.prior, center_emphasis=(directions * np.maximum(emphasis, 1.0)) @ directions.T)
     with_prior = replace(with_prior, prior=prior)
-    return with_prior, with_prior.refine(fit.guess)
+    return _Solved(with_prior, with_prior.refine(fit.guess))
 
 
 def _beats_chance(num_inliers: int, problem: _Problem, ref_cameras: Sequence[Camera | UnknownFocal]) -> bool:
@@ -457,6 +484,7 @@ def _beats_chance(num_inliers: int, problem: _Problem, ref_cameras: Sequence[Cam
     A wrong match is an inlier if it happens to lie within a band along the epipolar line. Every sample of matches that
     fixes a pose is a try at gathering inliers by chance.
     """
+    # How much lenses bend is nearly known, and gathers no wrong matches.
     num_matches, sample = len(problem.matches), 6 + problem.matches.num_groups
     more, rest = num_inliers - sample, num_matches - sample
     band_px = 2 * sqrt(2) * problem.max_error_px

@@ -46,6 +46,7 @@ LOG_FOCAL_SIGMA, LOG_FOCAL_RATIO_SIGMA = 0.4, 0.3
 BEND_SIGMA = 0.05
 """Of a lens that is not known."""
 LOG_FOCAL_LIMIT, BEND_LIMIT = 1.0, 0.3
+"""No step leads further."""
 FIRST_LOG_FOCALS = ((0.0, 0.0), (-0.3, -0.3), (0.3, 0.3), (-0.3, 0.3), (0.3, -0.3))
 """To begin with: of the query, of the references."""
 DAMPING = 1e-3
@@ -229,11 +230,11 @@ class _Errors:
         self.axes = guess.T_world_query.R[..., None].movedim((-2, -3), (0, 1)).unbind(dim=0)  # each [3, B, S, 1]
         x, y, z = self.axes
         here, there = rays.query * self.query_shrink, rays.ref_plane * self.ref_shrink
-        self.query_bending = (x * here[0] + y * here[1]) * here.square().sum(
-            dim=0
-        )  # by how much a bend of 1 would move y_query
+        plane = x * here[0] + y * here[1]
+        # By how much bends of 1 would move y_query and y_ref.
+        self.query_bending = plane * here.square().sum(dim=0)
         self.ref_bending = there * there.square().sum(dim=0)
-        self.y_query = x * here[0] + y * here[1] + self.query_bend * self.query_bending + z
+        self.y_query = plane + self.query_bend * self.query_bending + z
         self.y_ref = there + self.ref_bend * self.ref_bending + rays.ref_axes[2]
         self.baseline = guess.T_world_query.t[..., None].movedim(-2, 0) - rays.ref_center
         self.e_by_query = _cross(self.baseline, self.y_ref)
