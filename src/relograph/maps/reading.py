@@ -33,6 +33,8 @@ PHOTOS_PER_TASK = 8
 """That a process reads at once: handing over a task takes a tenth of the time of reading a photo."""
 MAX_PIXEL_BYTES = 3 * LONGER_SIDE**2
 """Of what the network sees of a photo; of photos of all shapes it sees most of a square one."""
+SLOT_BYTES = MAX_PIXEL_BYTES + LONGER_SIDE**2
+"""Room for a photo's pixels and its small JPEG, which has a third of a byte a pixel where the photo is noise."""
 BadPhoto = DatasetError | GeometryError
 T = TypeVar("T")
 U = TypeVar("U")
@@ -153,10 +155,11 @@ def chunks_read(
 
 
 def _read_by_processes(tasks: Iterable[tuple[T, ReadTask]], num_processes: int) -> Iterator[tuple[T, Outcome]]:
-    # Pixels come through memory that all share: through pipes they would take the parent as long as all the rest.
+    # Photos come through memory that all share. Through pipes pixels would take the parent as long as all the rest, and
+    # whoever is killed in the midst of more than a pipe holds leaves the parent waiting for what is missing for ever.
     num_blocks = 2 * num_processes + 1
-    shared = RawArray("B", num_blocks * PHOTOS_PER_TASK * MAX_PIXEL_BYTES)
-    pixels = np.frombuffer(shared, np.uint8).reshape(num_blocks, PHOTOS_PER_TASK, MAX_PIXEL_BYTES)
+    shared = RawArray("B", num_blocks * PHOTOS_PER_TASK * SLOT_BYTES)
+    slots = np.frombuffer(shared, np.uint8).reshape(num_blocks, PHOTOS_PER_TASK, SLOT_BYTES)
     # Forks of a fresh process that has imported what they need: forks of this one, which has threads, could hang.
     context = get_context("forkserver")
     context.set_forkserver_preload(["__main__", __name__])
@@ -166,7 +169,7 @@ def _read_by_processes(tasks: Iterable[tuple[T, ReadTask]], num_processes: int) 
     def first() -> Iterator[tuple[T, Outcome]]:
         owners, block, future = waiting.popleft()
         for slot, (owner, outcome) in enumerate(zip(owners, future.result(), strict=True)):
-            yield owner, outcome.taken_out(pixels[block, slot]) if isinstance(outcome, _SharedPhoto) else outcome
+            yield owner, outcome.taken_out(slots[block, slot]) if isinstance(outcome, _SharedPhoto) else outcome
 
     try:
         for number, some in enumerate(in_chunks(tasks, PHOTOS_PER_TASK)):
@@ -191,35 +194,40 @@ def _read_by_processes(tasks: Iterable[tuple[T, ReadTask]], num_processes: int) 
 
 @dataclass(frozen=True)
 class _SharedPhoto:
-    """A photo that was read, its pixels in shared memory."""
+    """A photo that was read, its pixels and then its JPEG in a slot of shared memory."""
 
     sha256: str
     size: WorkingSize
-    jpeg: bytes
+    num_jpeg_bytes: int
+
+    @staticmethod
+    def put_into(slot: UInt8[np.ndarray, "B"], read: ReadPhoto) -> "_SharedPhoto":
+        num_bytes = read.pixels.size
+        slot[:num_bytes] = read.pixels.reshape(-1)
+        slot[num_bytes : num_bytes + len(read.jpeg)] = np.frombuffer(read.jpeg, np.uint8)
+        return _SharedPhoto(read.sha256, read.size, len(read.jpeg))
 
     def taken_out(self, slot: UInt8[np.ndarray, "B"]) -> ReadPhoto:
         height, width = self.size.size_hw
-        pixels = slot[: height * width * 3].reshape(height, width, 3).copy()
-        return ReadPhoto(self.sha256, self.size, pixels, self.jpeg)
+        num_bytes = height * width * 3
+        pixels = slot[:num_bytes].reshape(height, width, 3).copy()
+        return ReadPhoto(self.sha256, self.size, pixels, slot[num_bytes : num_bytes + self.num_jpeg_bytes].tobytes())
 
 
 _SharedOutcome = _SharedPhoto | str | BadPhoto
-_pixels = np.zeros((0, PHOTOS_PER_TASK, MAX_PIXEL_BYTES), np.uint8)
+_slots = np.zeros((0, PHOTOS_PER_TASK, SLOT_BYTES), np.uint8)
 """The memory that a process shares with its parent."""
 
 
 def _start_reader(shared: object) -> None:
-    global _pixels
+    global _slots
     start_worker()
-    _pixels = np.frombuffer(shared, np.uint8).reshape(-1, PHOTOS_PER_TASK, MAX_PIXEL_BYTES)  # type: ignore[call-overload]  # ctypes' arrays are buffers
+    _slots = np.frombuffer(shared, np.uint8).reshape(-1, PHOTOS_PER_TASK, SLOT_BYTES)  # type: ignore[call-overload]  # ctypes' arrays are buffers
 
 
 def _read_some(tasks: list[ReadTask], block: int) -> list[_SharedOutcome]:
-    return [_shared(task.outcome(), _pixels[block, slot]) for slot, task in enumerate(tasks)]
+    return [_shared(task.outcome(), _slots[block, slot]) for slot, task in enumerate(tasks)]
 
 
 def _shared(outcome: Outcome, slot: UInt8[np.ndarray, "B"]) -> _SharedOutcome:
-    if not isinstance(outcome, ReadPhoto):
-        return outcome
-    slot[: outcome.pixels.size] = outcome.pixels.reshape(-1)
-    return _SharedPhoto(outcome.sha256, outcome.size, outcome.jpeg)
+    return _SharedPhoto.put_into(slot, outcome) if isinstance(outcome, ReadPhoto) else outcome
