@@ -110,6 +110,12 @@ def test_processes_make_the_very_map_that_threads_make(tmp_path: Path, network: 
     assert by_processes.verify().is_whole
 
 
+def test_the_poses_of_photos_in_memory_stay_where_they_are(tmp_path: Path):
+    (photo, *_) = some = photos(20)
+    read(some, 2)
+    assert not photo.T_world_cam.R.is_shared()  # or each would keep a file open, of which there are not so many
+
+
 @given(width=st.integers(MIN_SIDE_PX, 30_000), height=st.integers(MIN_SIDE_PX, 30_000))
 def test_what_is_seen_of_a_photo_of_any_shape_has_room(width: int, height: int):
     rows, columns = WorkingSize.of(width, height).size_hw
@@ -126,7 +132,7 @@ def test_what_a_process_says_of_photos_goes_through_a_pipe_at_once(monkeypatch: 
     """Whoever is killed halfway would leave the parent waiting for the other half for ever."""
     monkeypatch.setattr(reading, "_slots", np.zeros((1, PHOTOS_PER_TASK, SLOT_BYTES), np.uint8))
     tasks = [ReadTask.of(photo, MAX_JPEG_BYTES) for photo in of_all_kinds(PHOTOS_PER_TASK)]
-    assert len(pickle.dumps(reading._read_some(tasks, 0))) < select.PIPE_BUF
+    assert len(pickle.dumps(reading._read_some(pickle.dumps(tasks), 0))) < select.PIPE_BUF
 
 
 # Bad photos

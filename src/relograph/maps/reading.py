@@ -6,6 +6,7 @@ one process take turns in Python, so for many photos it is fed by processes.
 
 import hashlib
 import os
+import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -55,7 +56,7 @@ class ReadPhoto:
 
 @dataclass(frozen=True)
 class ReadTask:
-    """A photo to read, without its pose: little to hand to another process."""
+    """A photo to read: of one that has a file no more than where that is, as it may go to another process."""
 
     source: FileSource | bytes | PosedPhoto
     """A photo's file, the bytes of one, or who knows its pixels."""
@@ -176,7 +177,9 @@ def _read_by_processes(tasks: Iterable[tuple[T, ReadTask]], num_processes: int) 
             if len(waiting) == num_blocks:  # the block of the first is that of the next
                 yield from first()
             block = number % num_blocks
-            future = pool.submit(_read_some, [task for _, task in some], block)
+            # As bytes: the poses of photos in memory, which are tensors, would take an open file each if they went by
+            # themselves. They go through this pool's own pipe and never come from a file or a user.
+            future = pool.submit(_read_some, pickle.dumps([task for _, task in some]), block)
             waiting.append(([owner for owner, _ in some], block, future))
         while waiting:
             yield from first()
@@ -225,8 +228,8 @@ def _start_reader(shared: object) -> None:
     _slots = np.frombuffer(shared, np.uint8).reshape(-1, PHOTOS_PER_TASK, SLOT_BYTES)  # type: ignore[call-overload]  # ctypes' arrays are buffers
 
 
-def _read_some(tasks: list[ReadTask], block: int) -> list[_SharedOutcome]:
-    return [_shared(task.outcome(), _slots[block, slot]) for slot, task in enumerate(tasks)]
+def _read_some(pickled: bytes, block: int) -> list[_SharedOutcome]:
+    return [_shared(task.outcome(), _slots[block, slot]) for slot, task in enumerate(pickle.loads(pickled))]
 
 
 def _shared(outcome: Outcome, slot: UInt8[np.ndarray, "B"]) -> _SharedOutcome:
