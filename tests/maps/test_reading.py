@@ -1,5 +1,6 @@
 """Processes read photos as threads do, and whatever becomes of them, the map is whole and none of them stays."""
 
+import errno
 import io
 import os
 import pickle
@@ -22,7 +23,7 @@ from PIL import Image
 from relograph.errors import DatasetError, MissingExtraError, RelographError
 from relograph.geometry import Camera, Pose
 from relograph.localization.photos import PhotoFile, PhotoInMemory, PosedPhoto, WorkingSize
-from relograph.maps import Map, reading
+from relograph.maps import Map, durable_files, reading
 from relograph.maps.building import MAX_JPEG_BYTES
 from relograph.maps.reading import (
     MAX_PIXEL_BYTES,
@@ -212,6 +213,20 @@ def test_who_asks_for_no_more_leaves_no_process(children: set[int]):
     with closing(chunks_read(tasks, 2, 10)) as chunks:
         assert [name for name, _ in next(chunks)] == [photo.name for photo in photos(10)]
         assert len(new_children(children)) == 2
+    assert not new_children(children)
+
+
+@pytest.mark.usefixtures("generated")
+def test_a_full_disk_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, children: set[int]):
+    made = made_map(tmp_path / "m", 4)
+
+    def no_space(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(durable_files.os, "fsync", no_space)
+    with pytest.raises(DatasetError, match="No space left on device") as caught:
+        made.add(photos(400, first=4), num_processes=2)
+    assert "\n" not in str(caught.value)  # also while somebody still looks at the error, and all that it came through
     assert not new_children(children)
 
 

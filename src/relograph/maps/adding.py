@@ -1,6 +1,7 @@
 """Photos on their way into a map: read, compared with what is there, and encoded, a shard's worth at a time."""
 
 from collections.abc import Callable, Generator, Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
@@ -56,10 +57,13 @@ def encode_photos(
     """
     most = max_jpeg_bytes(settings.levels)
     tasks = (((photo, known), ReadTask.of(photo, most if known is None else None)) for photo, known in photos)
-    chunks = chunks_read(tasks, num_processes, PHOTOS_PER_SHARD)
     at_once = shards_at_once(model)
     encode_chunk = partial(_encode, model=model, settings=settings, write=write)
-    yield from read_ahead(chunks, encode_chunk, at_once, num_threads=at_once)
+    with (
+        closing(chunks_read(tasks, num_processes, PHOTOS_PER_SHARD)) as chunks,
+        closing(read_ahead(chunks, encode_chunk, at_once, num_threads=at_once)) as encoded,
+    ):
+        yield from encoded
 
 
 def _encode(

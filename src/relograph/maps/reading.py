@@ -8,9 +8,10 @@ import hashlib
 import os
 import pickle
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice, repeat, takewhile
 from multiprocessing import get_context
@@ -127,7 +128,7 @@ def in_chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 def read_ahead(
     items: Iterable[T], read: Callable[[T], U], num_ahead: int, num_threads: int | None = None
-) -> Iterator[U]:
+) -> Generator[U, None, None]:
     """`read` of each item in their order, by threads that are at most `num_ahead` items ahead of whoever asks."""
     waiting: deque[Future[U]] = deque()
     with ThreadPoolExecutor(num_threads or max(2, num_cores())) as pool:
@@ -145,17 +146,22 @@ def read_ahead(
 
 def chunks_read(
     tasks: Iterable[tuple[T, ReadTask]], num_processes: int, chunk_size: int
-) -> Iterator[list[tuple[T, Outcome]]]:
+) -> Generator[list[tuple[T, Outcome]], None, None]:
     """What comes of the tasks, and what each belongs to, in their order; threads read where processes are none."""
     if num_processes == 0:
-        yield from in_chunks(read_ahead(tasks, lambda task: (task[0], task[1].outcome()), chunk_size), chunk_size)
+        with closing(read_ahead(tasks, lambda task: (task[0], task[1].outcome()), chunk_size)) as outcomes:
+            yield from in_chunks(outcomes, chunk_size)
         return
-    chunks = in_chunks(_read_by_processes(tasks, num_processes), chunk_size)
-    # By a thread of its own, which takes from the processes what they have while the last chunk goes to the disk.
-    yield from takewhile(bool, read_ahead(repeat(chunks), lambda chunks: next(chunks, []), 1, num_threads=1))
+    with closing(_read_by_processes(tasks, num_processes)) as outcomes:
+        chunks = in_chunks(outcomes, chunk_size)
+        # By a thread of its own, which takes from the processes what they have while the last chunk goes to the disk.
+        with closing(read_ahead(repeat(chunks), lambda chunks: next(chunks, []), 1, num_threads=1)) as ahead:
+            yield from takewhile(bool, ahead)
 
 
-def _read_by_processes(tasks: Iterable[tuple[T, ReadTask]], num_processes: int) -> Iterator[tuple[T, Outcome]]:
+def _read_by_processes(
+    tasks: Iterable[tuple[T, ReadTask]], num_processes: int
+) -> Generator[tuple[T, Outcome], None, None]:
     # Photos come through memory that all share. Through pipes pixels would take the parent as long as all the rest, and
     # whoever is killed in the midst of more than a pipe holds leaves the parent waiting for what is missing for ever.
     num_blocks = 2 * num_processes + 1
