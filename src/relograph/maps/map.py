@@ -212,7 +212,8 @@ class Map:
         `ranks.help` with the same photos, encode most of them.
 
         With `num_processes` so many processes read the photos instead of threads, which keeps a GPU busy where they are
-        thousands; as with all processes of Python's, a script then says `if __name__ == "__main__":` first.
+        thousands; as with all processes of Python's, a script then says `if __name__ == "__main__":` first. With
+        `ranks` threads read in any case.
         """
         settings, about = self.store.settings(), _about(photos)
         network = network or self.network

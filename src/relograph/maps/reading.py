@@ -191,8 +191,9 @@ def _read_by_processes(
             yield from first()
     except BrokenProcessPool as error:
         raise RelographError(
-            "expected every process that reads photos to live, found one ended from outside, as a machine short of "
-            "memory does. What the map has stays; close other programs and add the photos again."
+            "expected every process that reads photos to live, found one ended: by a machine short of memory, or in a "
+            'script that starts them before it says `if __name__ == "__main__":`. What the map has stays; close other '
+            "programs, or mend the script, and add the photos again."
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
