@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -15,8 +16,12 @@ import numpy as np
 import pytest
 from made_maps import contents, made_map, no_network, photos
 
-from relograph.errors import DatasetError
+from relograph.errors import DatasetError, GeometryError
+from relograph.geometry import Pose
+from relograph.localization.photos import PhotoInMemory
 from relograph.maps import Map, SqliteStore, durable_files, sqlite_store
+from relograph.maps.adding import encode_photos
+from relograph.maps.shards import Shard
 
 pytestmark = pytest.mark.usefixtures("generated")
 
@@ -25,6 +30,17 @@ def flip_bit(path: Path, byte: int, bit: int = 0) -> None:
     data = bytearray(path.read_bytes())
     data[byte] ^= 1 << bit
     path.write_bytes(data)
+
+
+def shard_files(made: Map) -> set[str]:
+    return {path.name for path in Path(made.store.where, "shards").iterdir()}
+
+
+def one_shard(made: Map, some: list[PhotoInMemory]) -> Shard:
+    """What the map would keep of them."""
+    (encoded,) = encode_photos(((photo, None) for photo in some), made.network.model, made.settings)
+    (shard,) = encoded.shards
+    return shard
 
 
 # Damage
@@ -177,6 +193,28 @@ def test_a_disk_that_is_full_when_a_shard_is_written_leaves_the_map_as_it_was(
     assert len(made) == 10
 
 
+def test_nothing_that_was_written_ahead_is_left_when_a_photo_is_bad(tmp_path: Path):
+    made = made_map(tmp_path / "m", 4)
+    (bad,) = photos(1, first=11)
+    bad = replace(bad, T_world_cam=Pose(bad.T_world_cam.R, bad.T_world_cam.t * float("nan")))
+    with pytest.raises(GeometryError, match="expected a pose of finite numbers"):
+        made.add([*photos(7, first=4), bad, *photos(8, first=12)])
+    assert len(made) == 8  # of the next four photos three were written already
+    assert shard_files(made) == {f"{frame.shard}.safetensors" for frame in made}
+
+
+def test_a_shard_is_written_ahead_once_however_often_its_photos_come(tmp_path: Path):
+    made = made_map(tmp_path / "m", 4)
+    before = shard_files(made)
+    known, new = one_shard(made, photos(4)), one_shard(made, photos(4, first=4))
+    with made.store.writing_ahead() as write:
+        for shard in (known, new, new):
+            write(shard)
+        (ahead,) = shard_files(made) - before
+        assert ahead.startswith(f"{new.sha256}.safetensors.partial-")
+    assert shard_files(made) == before
+
+
 @contextmanager
 def small_disk(folder: Path, kilobytes: int):
     """A file system of its own in `folder`, where the tests run with the rights to mount one."""
@@ -295,6 +333,42 @@ def test_two_writers_at_once_lose_nothing(tmp_path: Path):
     made = Map.open(tmp_path / "m")
     assert len(contents(made)) == 50
     assert made.verify().is_whole
+
+
+def test_what_another_writer_sweeps_away_is_written_again(tmp_path: Path):
+    made = made_map(tmp_path / "m", 4)
+    before = shard_files(made)
+    with made.store.writing_ahead() as write:
+        new = ((photo, None) for photo in photos(4, first=4))
+        encoded = list(encode_photos(new, made.network.model, made.settings, write=write))
+        (ahead,) = shard_files(made) - before
+        Map.open(tmp_path / "m", network=no_network()).add(photos(4, first=100))
+        assert ahead not in shard_files(made)
+        made.add_encoded(encoded, {})
+    assert [frame.name for frame in made] == [photo.name for first in (0, 100, 4) for photo in photos(4, first=first)]
+    report = made.verify()
+    assert report.is_whole
+    assert not report.garbage
+
+
+def test_a_writer_does_not_sweep_away_what_it_is_writing_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    shard = one_shard(made_map(tmp_path / "m", 4), photos(4, first=4))
+    store = SqliteStore.open(tmp_path / "m")  # whose first change sweeps
+    leftover = tmp_path / "m" / "shards" / f"{'1' * 64}.safetensors.partial-0123abcd"
+    leftover.touch()
+    fsync = os.fsync
+
+    def change_meanwhile(descriptor: int) -> None:
+        with store.change("test", {}):
+            """Nothing but the sweep."""
+        fsync(descriptor)
+
+    with store.writing_ahead() as write:
+        with monkeypatch.context() as patch:
+            patch.setattr(durable_files.os, "fsync", change_meanwhile)
+            write(shard)
+        (ahead,) = tmp_path.glob("m/shards/*.partial-*")
+        assert ahead.read_bytes() == shard.encode()
 
 
 def test_a_change_that_fails_halfway_is_undone(tmp_path: Path):

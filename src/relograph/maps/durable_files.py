@@ -9,7 +9,8 @@ from secrets import token_hex
 
 def write_durably(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
     """Writes a whole file, piece after piece; its name is on the disk after `flush_folder`."""
-    partial = write_partial(path, pieces)
+    partial = partial_beside(path)
+    write_partial(partial, pieces)
     try:
         partial.replace(path)
     except BaseException:
@@ -18,9 +19,13 @@ def write_durably(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
         raise
 
 
-def write_partial(path: Path, pieces: Iterable[bytes | memoryview]) -> Path:
-    """The whole file, on the disk beside `path` under another name, which `replace` turns into its own."""
-    partial = path.with_name(f"{path.name}.partial-{token_hex(4)}")
+def partial_beside(path: Path) -> Path:
+    """A name of its own for what `replace` turns into `path` once it is written."""
+    return path.with_name(f"{path.name}.partial-{token_hex(4)}")
+
+
+def write_partial(partial: Path, pieces: Iterable[bytes | memoryview]) -> None:
+    """Returns when the whole file is on the disk under such a name; one that fails is gone."""
     try:
         with partial.open("xb") as file:
             for piece in pieces:
@@ -31,7 +36,6 @@ def write_partial(path: Path, pieces: Iterable[bytes | memoryview]) -> Path:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
         raise
-    return partial
 
 
 def flush_folder(folder: Path) -> None:

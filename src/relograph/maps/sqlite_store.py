@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from relograph.errors import DatasetError
-from relograph.maps.durable_files import flush_folder, write_durably, write_partial
+from relograph.maps.durable_files import flush_folder, partial_beside, write_durably, write_partial
 from relograph.maps.finding import FrameFinder, MapIndex, Newer
 from relograph.maps.records import (
     Damage,
@@ -112,6 +112,8 @@ class SqliteStore(TableReader):
         self._is_swept = False
         self._ahead: dict[str, Path] = {}
         """Shards' files, whole and on the disk, that no change has given their names yet, by SHA-256."""
+        self._names_ahead: set[str] = set()
+        """Of these, of files that are still being written, and of those that have their own names by now."""
         self._index = MapIndex(folder, self)
 
     @staticmethod
@@ -204,16 +206,22 @@ class SqliteStore(TableReader):
     @contextmanager
     def writing_ahead(self) -> Iterator[Callable[[Shard], None]]:
         def write(shard: Shard) -> None:
+            path = self._shard_path(shard.sha256)
             with _clear_errors(self.where):
-                self._ahead[shard.sha256] = write_partial(self._shard_path(shard.sha256), shard.pieces())
+                if shard.sha256 in self._ahead or path.exists():  # the same photos under other names
+                    return
+                partial = partial_beside(path)
+                self._names_ahead.add(partial.name)  # before there is a file that could be taken for garbage
+                write_partial(partial, shard.pieces())
+            self._ahead[shard.sha256] = partial
 
         try:
             yield write
         finally:
-            while self._ahead:
-                _, partial = self._ahead.popitem()
+            self._ahead.clear()
+            while self._names_ahead:
                 with suppress(OSError):
-                    partial.unlink(missing_ok=True)
+                    (self.folder / SHARDS / self._names_ahead.pop()).unlink(missing_ok=True)
 
     @contextmanager
     def change(self, kind: str, about: dict[str, object]) -> Iterator["_SqliteChange"]:
@@ -244,8 +252,9 @@ class SqliteStore(TableReader):
 
     def _sweep(self, db: sqlite3.Connection) -> None:
         """Removes files that no frame leads to. Whoever holds the write lock knows that nobody is about to use them."""
-        kept = _kept_shard_files(db) | {partial.name for partial in list(self._ahead.values())}
-        for name in self._shard_files():
+        names = self._shard_files()  # first: of what is written ahead from now on, `kept` may know nothing
+        kept = _kept_shard_files(db) | self._names_ahead
+        for name in names:
             if name not in kept:
                 (self.folder / SHARDS / name).unlink(missing_ok=True)
         self._is_swept = True
