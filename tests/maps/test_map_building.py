@@ -149,6 +149,13 @@ def test_a_gpu_has_several_shards_under_way_and_a_cpu_one():
     assert shards_at_once(model.to("meta")) > 1
 
 
+def test_processes_read_for_a_gpu_alone_and_only_where_photos_are_many():
+    model = MatchGNN(MATCHGNN_TINY.model)
+    assert processes_worthwhile(model, 100 * MANY_PHOTOS) == 0
+    assert processes_worthwhile(model.to("meta"), MANY_PHOTOS - 1) == 0
+    assert processes_worthwhile(model.to("meta"), MANY_PHOTOS) > 0
+
+
 def test_what_is_read_ahead_by_several_threads_comes_in_its_order():
     second_is_done = Event()
 
@@ -171,5 +178,5 @@ def test_no_more_is_read_ahead_than_is_asked_for():
 
     items = read_ahead(range(100), read, 3, num_threads=1)
     assert [next(items) for _ in range(5)] == [0, 10, 20, 30, 40]
-    items.close()  # type: ignore[attr-defined]  # a generator
+    items.close()
     assert max(started) <= 5 + 3
