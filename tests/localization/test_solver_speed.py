@@ -31,13 +31,13 @@ def test_the_queries_that_are_timed_are_solved(monkeypatch: pytest.MonkeyPatch) 
         assert answer.focal_px == pytest.approx(0.9 * 320, rel=0.03)
 
 
-def test_matches_are_as_many_and_as_wrong_as_the_row_says() -> None:
-    matches, T_world_ref, camera = made_query(SIZE, np.random.default_rng(0))
+@pytest.mark.parametrize("seed", range(4))
+def test_matches_are_as_many_and_as_wrong_as_the_row_says(seed: int) -> None:
+    matches, T_world_ref, camera = made_query(SIZE, np.random.default_rng(seed))
     (row,) = [row for row in solver_speeds(SIZE, repeats=1) if row.runtime == "lenses known"]
     assert len(matches.ref_idx) == row.num_references * row.matches_per_reference
     answer = solve_query_pose(matches, T_world_ref, camera, [camera] * row.num_references)
-    wrong = 1 - answer.num_inliers / len(matches.ref_idx)
-    assert row.wrong_share - 0.05 < wrong < row.wrong_share + 0.25  # some places lie outside of a reference
+    assert 1 - answer.num_inliers / len(matches.ref_idx) == pytest.approx(row.wrong_share, abs=0.05)
 
 
 def test_without_poselib_there_is_nothing_to_time(monkeypatch: pytest.MonkeyPatch) -> None:

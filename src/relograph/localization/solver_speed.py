@@ -71,16 +71,19 @@ def made_query(image_hw: tuple[int, int], rng: np.random.Generator) -> tuple[Mat
         torch.from_numpy(rng.normal(0, APART_M, (NUM_REFERENCES, 3))),
     )
     shape = (NUM_REFERENCES, MATCHES_PER_REFERENCE)
-    query_xy = torch.from_numpy(rng.random((*shape, 2)) * [width, height])
-    points = camera.unproject(query_xy) * torch.from_numpy(rng.uniform(*DEPTH_M, (*shape, 1)))
-    ref_xy = camera.project(T_world_ref[:, None].inverse().apply(points)).numpy()
-    ref_xy = ref_xy + rng.normal(0, NOISE_PX, ref_xy.shape)
-    anywhere = rng.random(ref_xy.shape) * [width, height]
-    is_outside = ~((ref_xy > 0) & (ref_xy < [width, height])).all(axis=-1)
-    is_wrong = is_outside | (rng.random(shape) < WRONG_SHARE)
-    ref_xy = np.where(is_wrong[..., None], anywhere, ref_xy)
+    query_xy = ref_xy = np.full((*shape, 2), -1.0)
+    while (is_outside := ((ref_xy <= 0) | (ref_xy >= [width, height])).any(axis=-1, keepdims=True)).any():
+        # A point that its reference does not see is drawn anew: it would be one more wrong match than the row says.
+        here_xy = rng.random((*shape, 2)) * [width, height]
+        points = camera.unproject(torch.from_numpy(here_xy)) * torch.from_numpy(rng.uniform(*DEPTH_M, (*shape, 1)))
+        there_xy = camera.project(T_world_ref[:, None].inverse().apply(points)).numpy()
+        there_xy = there_xy + rng.normal(0, NOISE_PX, there_xy.shape)
+        query_xy = np.where(is_outside, here_xy, query_xy)
+        ref_xy = np.where(is_outside, there_xy, ref_xy)
+    is_wrong = rng.random(shape) < WRONG_SHARE
+    ref_xy = np.where(is_wrong[..., None], rng.random(ref_xy.shape) * [width, height], ref_xy)
     ref_idx = np.repeat(np.arange(NUM_REFERENCES), MATCHES_PER_REFERENCE)
-    return MatchedPoints(query_xy.numpy().reshape(-1, 2), ref_xy.reshape(-1, 2), ref_idx), T_world_ref, camera
+    return MatchedPoints(query_xy.reshape(-1, 2), ref_xy.reshape(-1, 2), ref_idx), T_world_ref, camera
 
 
 def _solving_s(image_hw: tuple[int, int], *, knows_query: bool, seed: int) -> float:
