@@ -40,6 +40,15 @@ def test_matches_are_as_many_and_as_wrong_as_the_row_says(seed: int) -> None:
     assert 1 - answer.num_inliers / len(matches.ref_idx) == pytest.approx(row.wrong_share, abs=0.05)
 
 
+def test_of_twenty_queries_one_may_take_longer_than_95_percent_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def solving_s(image_hw: tuple[int, int], *, knows_query: bool, seed: int) -> float:
+        return 1e-3 * (seed - solver_speed.WARM_UP + 1)  # 1 to 20 ms
+
+    monkeypatch.setattr(solver_speed, "_solving_s", solving_s)
+    for row in solver_speeds(SIZE, repeats=20):
+        assert (row.milliseconds_median, row.milliseconds_p95) == pytest.approx((10.5, 19.0))
+
+
 def test_without_poselib_there_is_nothing_to_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "poselib", None)
     assert list(solver_speeds(SIZE)) == []

@@ -20,7 +20,6 @@ from relograph.geometry import Pose
 from relograph.models.shipped import load_match_gnn
 from relograph.serving.config import ServeConfig
 from relograph.serving.load import asking, attacks, hostile, overload
-from relograph.serving.load.asking import percentile
 from relograph.serving.load.benchmark import LoadConfig, benchmark_serve, load_table, write_load_page
 from relograph.serving.load.faults import map_in_postgres, measure_database, measure_killed_worker
 from relograph.serving.load.hostile import OPTIONS, measure_hostile
@@ -218,11 +217,6 @@ def test_a_pose_is_right_within_ten_centimetres_and_five_degrees(place: Place):
     assert photo.is_right(told([0.0, 0.08, 0.0], 0.0))
     assert not photo.is_right(told([0.0, 0.09, 0.0], 0.0))
     assert not photo.is_right(None)
-
-
-def test_percentiles_are_values_that_were_measured():
-    hundred = [float(value) for value in range(1, 101)]
-    assert (percentile(hundred, 50), percentile(hundred, 99), percentile([7.0], 99)) == (50.0, 99.0, 7.0)
 
 
 def test_growth_is_the_slope_of_memory():

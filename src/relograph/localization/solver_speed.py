@@ -13,6 +13,7 @@ from relograph.geometry import Camera, Pose
 from relograph.localization.consensus import import_poselib
 from relograph.localization.focal import FoundLens, UnknownFocal
 from relograph.localization.solver import MatchedPoints, solve_query_pose
+from relograph.percentiles import percentile
 
 PART = "solve (CPU)"
 NUM_REFERENCES, MATCHES_PER_REFERENCE = 7, 500
@@ -52,13 +53,13 @@ def solver_speeds(image_hw: tuple[int, int], *, repeats: int = 20) -> Iterator[S
         return
     for runtime, knows_query in (("lenses known", True), ("query's focal length unknown", False)):
         times = [_solving_s(image_hw, knows_query=knows_query, seed=seed) for seed in range(WARM_UP + repeats)]
-        times = sorted(times[WARM_UP:])
+        times = times[WARM_UP:]
         yield SolverSpeed(
             image_height=image_hw[0],
             image_width=image_hw[1],
             runtime=runtime,
             milliseconds_median=1e3 * statistics.median(times),
-            milliseconds_p95=1e3 * times[min(len(times) - 1, int(0.95 * len(times)))],
+            milliseconds_p95=1e3 * percentile(times, 95),
         )
 
 

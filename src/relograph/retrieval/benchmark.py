@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from relograph.environment import installed_version
+from relograph.percentiles import percentile
 from relograph.processes import forget_file, in_a_process, peak_memory_mb
 from relograph.progress import SILENT, Progress
 from relograph.retrieval.index import ExactIndex, best_rows
@@ -122,7 +123,7 @@ def retrieval_speed(views: DescribedViews, count: int, *, seed: int = 0, parts: 
         first_query_ms=1e3 * cold_s[0],
         cold_query_ms=1e3 * statistics.median(cold_s),
         query_ms=1e3 * statistics.median(query_s),
-        query_p95_ms=1e3 * sorted(query_s)[int(0.95 * len(query_s))],
+        query_p95_ms=1e3 * percentile(query_s, 95),
         query_cpu_ms=1e3 * cpu_s / len(query_s),
         recall_at_10=_recall(found, truth),
         num_queries=len(query_s),

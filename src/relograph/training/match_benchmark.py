@@ -18,6 +18,7 @@ from relograph.geometry import Pose
 from relograph.models.folding import fold_match_gnn
 from relograph.models.match_gnn import ImageFeatures, MatchGNN
 from relograph.models.query_network import AlikeReferences, Found, QueryNetwork
+from relograph.percentiles import percentile
 from relograph.progress import SILENT, Progress
 from relograph.replaying import WARM_UP_CALLS, Replayed
 from relograph.rooms import StreamBatch
@@ -310,9 +311,8 @@ def _query_speed(
     prepare_s: float,
     difference: float,
 ) -> MatchQuerySpeed:
-    p95 = sorted(times)[min(len(times) - 1, int(0.95 * len(times)))]
-    median_ms = 1e3 * statistics.median(times)
-    return MatchQuerySpeed(part, *image_hw, runtime, median_ms, 1e3 * p95, prepare_s, difference)
+    median_ms, p95_ms = 1e3 * statistics.median(times), 1e3 * percentile(times, 95)
+    return MatchQuerySpeed(part, *image_hw, runtime, median_ms, p95_ms, prepare_s, difference)
 
 
 def match_table(rows: Sequence[Mapping[str, object]]) -> str:

@@ -1,7 +1,6 @@
 """Clients of a service on 127.0.0.1: they take the time, and compare each answer with the truth."""
 
 import json
-import math
 import threading
 import time
 from collections import Counter
@@ -191,13 +190,3 @@ def by_status(replies: Iterable[Reply]) -> dict[str, int]:
 def num_wrong(replies: Iterable[Reply]) -> int:
     """Answers whose pose is not that of their photo."""
     return sum(reply.is_right is False for reply in replies)
-
-
-def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest of the values that so many of them do not exceed.
-
-    Example:
-        >>> percentile([4.0, 1.0, 3.0, 2.0], 50), percentile([4.0, 1.0, 3.0, 2.0], 99)
-        (2.0, 4.0)
-    """
-    return sorted(values)[max(0, math.ceil(len(values) * percent / 100) - 1)]

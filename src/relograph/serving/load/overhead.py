@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from relograph.errors import RelographError
-from relograph.serving.load.asking import Client, Reply, percentile
+from relograph.percentiles import percentile
+from relograph.serving.load.asking import Client, Reply
 from relograph.serving.load.place import Photo
 from relograph.serving.load.server import RunningServer
 

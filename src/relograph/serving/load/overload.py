@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from relograph.errors import RelographError
-from relograph.serving.load.asking import Reply, ask_at_a_rate, ask_while, by_status, for_seconds, num_wrong, percentile
+from relograph.percentiles import percentile
+from relograph.serving.load.asking import Reply, ask_at_a_rate, ask_while, by_status, for_seconds, num_wrong
 from relograph.serving.load.place import Photo
 from relograph.serving.load.server import RunningServer, Usage
 
