@@ -157,8 +157,37 @@ def test_a_round_that_does_not_start_where_the_file_ends_is_refused(written: Pat
         read_rounds([third], tmp_path / "none.json")
 
 
-def test_a_first_round_begins_a_history_of_its_own(written: Path, tmp_path: Path):
-    (only,) = read_rounds([tmp_path / "gone-round-1"], written)
+@pytest.mark.parametrize("named", [["gone-round-1"], ["gone-round-2"], ["gone-round-1", "gone-round-2"]])
+def test_rounds_after_one_that_is_read_again_stay_in_the_file(
+    written: Path, third: Path, tmp_path: Path, named: list[str]
+):
+    write_history(read_rounds([third], written), written, command="relograph weights history c")
+    before = json.loads(written.read_text())
+    rounds = read_rounds([tmp_path / name for name in named], written)
+    assert [one.number for one in rounds] == [1, 2, 3]
+    write_history(rounds, written, command="relograph weights history b")
+    after = json.loads(written.read_text())
+    assert after["metadata"]["weights_sha256"] == load_checkpoint(third / "weights").sha256
+    assert (after["metadata"]["rounds"], after["results"]) == (before["metadata"]["rounds"], before["results"])
+
+
+def test_a_round_in_the_place_of_one_that_the_file_has_is_refused(written: Path, third: Path, tmp_path: Path):
+    write_history(read_rounds([third], written), written, command="relograph weights history c")
+    second, other = tmp_path / "gone-round-2", tmp_path / "other"
+    start = load_checkpoint(second / "weights").sha256
+    end = make_weights(other / "weights", seed=3, start=start, rounds=3, seconds=180.0, graphs=170 * BATCH)
+    write_log(other, {20: 0.06}, 1.5)
+    found = f"its round 3 starts from the weights {end[:12]} of the last run, found that it starts from the weights "
+    with pytest.raises(DatasetError, match=rf"{found}{start[:12]}\. Name another --output"):
+        read_rounds([second, other], written)
+    assert [one.number for one in read_rounds([tmp_path / "gone-round-1", second, other])] == [1, 2, 3]
+
+
+def test_another_first_round_begins_a_history_of_its_own(written: Path, tmp_path: Path):
+    first = tmp_path / "first"
+    make_weights(first / "weights", seed=3, rounds=1, seconds=60.0, graphs=100 * BATCH)
+    write_log(first, {100: 0.2}, 0.6)
+    (only,) = read_rounds([first], written)
     assert only.number == 1
 
 

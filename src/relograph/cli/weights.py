@@ -79,7 +79,8 @@ def history_command(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN...", help="Rounds in their order, the first from random weights or the file's last."
+            metavar="RUN...",
+            help="Rounds in their order, the first from random weights or the file's last, or in the file already.",
         ),
     ],
     output: Annotated[

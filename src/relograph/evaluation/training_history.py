@@ -5,7 +5,6 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -110,13 +109,15 @@ def read_rounds(runs: Sequence[Path], written: Path | None = None) -> list[Round
     """The rounds that led to the weights of the last run, each from the weights of the one before it.
 
     Where the first of these runs does not start from random weights, the rounds before it are those that are `written`
-    in the file of an earlier history.
+    in the file of an earlier history; and where that file has the runs already, as after a publication, those that
+    follow the last of them there stay as well.
     """
     checkpoints = [load_checkpoint(run / WEIGHTS) for run in runs]
-    rounds: list[Round] = []
-    if written is not None and written.exists() and checkpoints[0].metadata.get("start") is not None:
-        given = {checkpoint.sha256 for checkpoint in checkpoints}  # told once more, as after a publication
-        rounds = list(takewhile(lambda one: one.weights_sha256 not in given, read_history(written)))
+    told = read_history(written) if written is not None and written.exists() else []
+    given = {checkpoint.sha256 for checkpoint in checkpoints}
+    again = [idx for idx, one in enumerate(told) if one.weights_sha256 in given]
+    before, after = (told[: again[0]], told[again[-1] + 1 :]) if again else (told, [])
+    rounds = [] if checkpoints[0].metadata.get("start") is None else [*before]
     for run, checkpoint in zip(runs, checkpoints, strict=True):
         metadata: Mapping[str, Any] = checkpoint.metadata
         before_s, before_graphs = sum(one.seconds for one in rounds), sum(one.graphs for one in rounds)
@@ -161,7 +162,14 @@ def read_rounds(runs: Sequence[Path], written: Path | None = None) -> list[Round
                 validations=tuple(validations),
             )
         )
-    return rounds
+    if after and told[again[-1]].weights_sha256 != rounds[-1].weights_sha256:
+        start, end = (_start_text(one.weights_sha256) for one in (told[again[-1]], rounds[-1]))
+        raise DatasetError(
+            f"{written}: expected that its round {after[0].number} starts from {end} of the last run, found that it "
+            f"starts from {start}. Name another --output and the folders of all rounds, as this file would lose that "
+            "round."
+        )
+    return [*rounds, *after]
 
 
 def read_history(path: Path) -> list[Round]:
@@ -271,7 +279,7 @@ def _start_text(sha256: object) -> str:
 def _no_history(path: Path, found: str) -> DatasetError:
     return DatasetError(
         f"{path}: expected earlier rounds as `relograph weights history` writes them, found {found}. Restore the "
-        "file, or name the folders of all rounds."
+        "file, or move it away and name the folders of all rounds."
     )
 
 
