@@ -104,19 +104,22 @@ class RoomsAnswers:
         return judged
 
     def judged_by(self, calibration: Calibration) -> "RoomsAnswers":
-        """The same answers as sure as a calibration makes them; those in other conditions are not asked again."""
+        """The same answers, those in other conditions too, as sure as a calibration makes them."""
         solver_by_name = {way.name: way.solver for way in self.ways.own}
-        answers = tuple(
-            {
-                kind: {
-                    name: [rejudged(answer, solver_by_name[name], calibration) for answer in said]
-                    for name, said in by_way.items()
+        answers, varied = (
+            tuple(
+                {
+                    kind: {
+                        name: [rejudged(answer, solver_by_name[name], calibration) for answer in said]
+                        for name, said in by_way.items()
+                    }
+                    for kind, by_way in of_home.items()
                 }
-                for kind, by_way in of_home.items()
-            }
-            for of_home in self.answers
+                for of_home in of_homes
+            )
+            for of_homes in (self.answers, self.varied)
         )
-        return replace(self, answers=answers)
+        return replace(self, answers=answers, varied=varied)
 
     def comparisons(self, config: PlaceConfig, progress: Progress = SILENT) -> list[Comparison]:
         """All methods in each home."""
