@@ -192,7 +192,7 @@ def test_weights_that_answer_well_are_calibrated_before_anything_is_counted(
         turned = condition_groups(2, ())[0][0]
         T_turned = turned.form.poses(homes[0].place.queries.T_world_cam)[0]
         own = {way.name: [said(T_turned, 1.0, way)] for way in ways.judged}
-        strangers = {way.name: [said(far, -1.0, way)] for way in ways.judged}
+        strangers = {way.name: [said(far, -1.0, way)] * 3 for way in ways.judged}
         return [{kind_in("own map", turned): own}, {kind_in("queries of other homes", turned): strangers}]
 
     monkeypatch.setattr("relograph.evaluation.rooms_run.gather", as_if_trained)
@@ -204,7 +204,7 @@ def test_weights_that_answer_well_are_calibrated_before_anything_is_counted(
     )
     calibration = load_match_gnn(folder).calibration
     assert calibration is not None
-    assert calibration.num_answers == 18
+    assert calibration.num_answers == 24
     assert "not calibrated" not in report
     rows = {row["kind"]: row for row in results(tmp_path / "out", "false-accepts.json")}
     assert rows["queries of other homes"]["false_accepts_as_calibrated"] == 0.0
@@ -213,9 +213,11 @@ def test_weights_that_answer_well_are_calibrated_before_anything_is_counted(
     for condition, num_answers in (("as usual", 4), ("turned left", 2)):
         row = told[condition, "relograph, solver, f given"]
         assert (row["num_answers"], row["num_right"]) == (num_answers, 1)
+        assert row["num_elsewhere"] == num_answers / 2  # of the strangers in a condition no more than its own queries
         assert row["share_of_right_accepted"] == row["share_of_accepted_right"] == 1.0
     assert told["turned right", "relograph, regression"]["share_of_right_accepted"] is None
-    assert "| turned left | 6 | 100.0% / 100.0% | 100.0% / 100.0% | 100.0% / 100.0% |" in report
+    assert "are not in the map). The confidence was fitted to these very answers.\n" in report
+    assert "| turned left | 6 | 3 | 100.0% / 100.0% | 100.0% / 100.0% | 100.0% / 100.0% |" in report
 
 
 def test_other_conditions_are_told_beside_all_tables_which_stay_what_they_are(
@@ -228,6 +230,7 @@ def test_other_conditions_are_told_beside_all_tables_which_stay_what_they_are(
     before = (output / "report.md").read_text()
     assert report.startswith(before)
     assert "**In other conditions**" in report.removeprefix(before)
+    assert "these very answers" not in report
     rows = results(tmp_path, "conditions.json")
     assert len({row["method"] for row in rows}) == 3
     asked = {row["condition"]: row["num_answers"] for row in rows if row["method"] == "relograph, regression"}

@@ -305,18 +305,27 @@ class RoomsReport:
         title = f"**Queries that are not in the map**{focal}\n"
         return f"{title}\n{false_accepts_table(found_in_all)}\n{accepted_text}"
 
-    def conditions(self, answers: RoomsAnswers, groups: Sequence[Sequence[Condition]], calibration: Calibration) -> str:
+    def conditions(
+        self,
+        answers: RoomsAnswers,
+        groups: Sequence[Sequence[Condition]],
+        calibration: Calibration,
+        *,
+        fitted_to_them: bool,
+    ) -> str:
         """What confidence is worth as usual and in other conditions, in each way."""
         ways = tuple(reversed(answers.ways.judged))
         judged = {"as usual": {way: answers.judged(way).balanced() for way in ways}}
         for condition in (condition for group in groups for condition in group):
-            judged[condition.name] = {way: answers.judged_in([condition], way) for way in ways}
+            judged[condition.name] = {way: answers.judged_in([condition], way).balanced() for way in ways}
         rows: list[dict[str, object]] = []
+        note = " The confidence was fitted to these very answers." if fitted_to_them else ""
+        names = " | ".join(way.name.removeprefix("relograph, ") for way in ways)
         lines = [
-            "**In other conditions**: right answers that are accepted / accepted ones that are right\n",
-            f"| condition | answers | {' | '.join(way.name.removeprefix('relograph, ') for way in ways)} "
-            "| expected calibration error |",
-            "|---|---|" + "---|" * len(ways) + "---|",
+            "**In other conditions**: right answers that are accepted / accepted ones that are right "
+            f"(at most half of the queries are not in the map).{note}\n",
+            f"| condition | answers | not in the map | {names} | expected calibration error |",
+            "|---|---|---|" + "---|" * len(ways) + "---|",
         ]
         for name, by_way in judged.items():
             cells = []
@@ -328,6 +337,7 @@ class RoomsReport:
                         "condition": name,
                         "method": way.name,
                         "num_answers": len(of_way),
+                        "num_elsewhere": int(of_way.elsewhere.sum()),
                         "num_right": int(right.sum()),
                         "share_of_right_accepted": of_right,
                         "share_of_accepted_right": of_accepted,
@@ -337,7 +347,8 @@ class RoomsReport:
                 cells.append(f"{_percent(of_right)} / {_percent(of_accepted)}")
             everything = sum(by_way.values(), start=JudgedAnswers())
             error = reliability_of(everything, calibration).expected_calibration_error
-            lines.append(f"| {name} | {len(everything):,} | {' | '.join(cells)} | {error:.1%} |")
+            elsewhere = int(everything.elsewhere.sum())
+            lines.append(f"| {name} | {len(everything):,} | {elsewhere:,} | {' | '.join(cells)} | {error:.1%} |")
         self.write("conditions.json", rows)
         return "\n".join(lines) + "\n"
 

@@ -106,7 +106,11 @@ def evaluate_rooms(
             *([report.int8(answers, _bytes_per_photo(homes[0], network))] if answers.of(0, INT8, REGRESSION) else []),
             report.reliability(answers, calibration, fitted=network.calibration is not None),
             report.false_accepts(answers, comparisons),
-            *([report.conditions(answers, groups, calibration)] if groups else []),
+            *(
+                [report.conditions(answers, groups, calibration, fitted_to_them=calibrate is not None)]
+                if groups
+                else []
+            ),
         ]
     )
     write_whole(output / "report.md", text.encode())
