@@ -108,6 +108,7 @@ def test_the_lens_of_a_query_is_found_among_references_whose_lenses_are_known():
     scene = Scene(focal=(1.3, 1.0), k1=(0.05, 0.0), noise=0.5 * settling.PIXEL)
     settled = scene.settled(knows=False, knows_refs=True)
     assert settled.log_focal[0].exp().tolist() == pytest.approx([1.3, 1.0], rel=0.02)
+    assert settled.bend[0, 0] == pytest.approx(-0.05, abs=0.015)
     assert settled.bend[0, 1].abs() < 1e-4
     assert scene.error(settled)[0] < 0.005
 
