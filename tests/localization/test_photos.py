@@ -11,6 +11,7 @@ from PIL import Image
 from relograph.errors import DatasetError, GeometryError
 from relograph.geometry import Camera
 from relograph.localization.focal import UnknownFocal
+from relograph.localization.localizer import EXIF_LOG_SIGMA, SeenQuery, see_query
 from relograph.localization.photos import WorkingSize, read_query
 
 SHAPES = [(640, 480), (480, 640), (1920, 1080), (3000, 2000), (333, 222), (500, 500), (4000, 500), (160, 120), (8, 9)]
@@ -73,6 +74,14 @@ def test_an_unknown_focal_length_stays_unknown_and_in_its_group():
     assert WorkingSize.of(640, 480).camera(UnknownFocal(640, 480, 3)) == UnknownFocal(320, 240, 3)
 
 
+def test_what_is_expected_of_a_focal_length_is_that_of_the_same_lens_where_a_photo_is_cut():
+    size = WorkingSize.of(2000, 500)
+    expected = size.camera(UnknownFocal(2000, 500, likely=0.3, log_sigma=0.05))
+    same = size.camera(Camera.from_focal(2000, 500, 0.3 * 2000))
+    assert expected.likely * expected.longer_side == pytest.approx(same.fx)
+    assert expected.log_sigma == 0.05
+
+
 def test_a_camera_of_another_shape_is_refused():
     with pytest.raises(GeometryError, match="found one for 480 x 640"):
         WorkingSize.of(640, 480).camera(Camera.from_focal(480, 640, 500))
@@ -87,11 +96,22 @@ def jpeg(pixels: np.ndarray, focal_35mm: int | None = None) -> bytes:
     return data.getvalue()
 
 
-def test_the_focal_length_in_a_file_makes_a_camera():
+def test_the_focal_length_in_a_file_is_told():
     photo = read_query(jpeg(np.zeros((240, 320, 3), np.uint8), focal_35mm=26))
-    assert photo.exif_camera is not None
-    assert_allclose(photo.exif_camera.fx, 26 * 400 / np.hypot(36, 24))  # the diagonal has 400 pixels
-    assert read_query(jpeg(np.zeros((240, 320, 3), np.uint8))).exif_camera is None
+    assert photo.exif_focal == pytest.approx(26 * 400 / np.hypot(36, 24) / 320)  # the diagonal has 400 pixels
+    assert read_query(jpeg(np.zeros((240, 320, 3), np.uint8))).exif_focal is None
+
+
+def test_the_focal_length_in_a_file_is_expected_and_not_believed():
+    data = jpeg(np.zeros((480, 640, 3), np.uint8), focal_35mm=26)
+    seen = see_query(data)
+    assert isinstance(seen, SeenQuery)
+    assert isinstance(seen.camera, UnknownFocal)
+    assert seen.camera.likely == pytest.approx(26 * 800 / np.hypot(36, 24) / 640)
+    assert seen.camera.log_sigma == EXIF_LOG_SIGMA
+    told = see_query(data, Camera.from_focal(640, 480, 525.0))
+    assert isinstance(told, SeenQuery)
+    assert told.camera == Camera.from_focal(320, 240, 262.5)
 
 
 def test_pixels_may_come_in_any_form():

@@ -489,6 +489,57 @@ def test_a_lens_that_bends_and_nobody_told_of_does_not_move_the_pose(k1, ref_k1)
     assert off @ np.linalg.solve(answer.covariance.numpy(), off) < 25
 
 
+def told_by_a_file(camera: Camera, share: float) -> UnknownFocal:
+    """A focal length that is so many times the right one, and known within 5 %."""
+    likely = share * camera.fx / max(camera.width, camera.height)
+    return UnknownFocal(camera.width, camera.height, likely=likely, log_sigma=0.05)
+
+
+def test_what_a_file_tells_of_a_focal_length_helps_where_matches_do_not_tell_it():
+    errors_m, with_file_m = [], []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        room = matched_room(rng, num_refs=2, per_ref=80, planar=True).with_noise(rng, 0.7).with_wrong_matches(rng, 0.3)
+        start = near(room.T_world_query, rng)
+        by_file = told_by_a_file(CAMERA, float(np.exp(rng.normal(0, 0.02))))
+        answers = [room.solve(query_camera=camera, start=start) for camera in (UnknownFocal(640, 480), by_file)]
+        errors_m.append(error(answers[0], room)[1])
+        with_file_m.append(error(answers[1], room)[1])
+        assert answers[1].focal_px == pytest.approx(CAMERA.fx, rel=0.1)
+    assert np.mean(with_file_m) < 0.7 * np.mean(errors_m)
+    assert max(with_file_m) < max(errors_m)
+
+
+@pytest.mark.parametrize("share", [0.96, 1.04])
+def test_matches_know_a_focal_length_better_than_a_file_does(share):
+    rng = np.random.default_rng(25)
+    room = matched_room(rng, query_camera=bent(CAMERA, -0.05)).with_noise(rng, 0.5).with_wrong_matches(rng, 0.3)
+    answer = room.solve(query_camera=told_by_a_file(CAMERA, share))
+    assert answer.focal_px == pytest.approx(CAMERA.fx, rel=0.01)
+    assert error(answer, room)[1] < 0.01
+    believed = room.solve(query_camera=with_focal(CAMERA, share))
+    assert error(believed, room)[1] > 0.02
+
+
+@pytest.mark.parametrize("share", [0.5, 1.7])
+def test_a_file_that_is_contradicted_by_matches_is_not_believed(share):
+    """As that of a photo that was cut since."""
+    rng = np.random.default_rng(26)
+    room = matched_room(rng).with_noise(rng, 0.5).with_wrong_matches(rng, 0.3)
+    told, untold = (
+        room.solve(query_camera=camera, start=near(room.T_world_query, np.random.default_rng(1)))
+        for camera in (told_by_a_file(CAMERA, share), UnknownFocal(640, 480))
+    )
+    assert_allclose(pose_error(told.T_world_cam, untold.T_world_cam), 0, atol=1e-4)
+    assert told.focal_px == pytest.approx(CAMERA.fx, rel=0.01)
+
+
+def test_without_an_answer_the_focal_length_is_what_was_expected():
+    nothing = MatchedPoints(np.zeros((0, 2)), np.zeros((0, 2)), np.zeros(0, dtype=np.int64))
+    answer = solve_query_pose(nothing, Pose.identity(0), told_by_a_file(CAMERA, 1.0), [])
+    assert (answer.focal_px, answer.focal_sigma_px) == pytest.approx((525.0, 0.05 * 525.0))
+
+
 # Focal lengths that were given and are wrong
 
 

@@ -103,11 +103,12 @@ def test_photos_of_several_sizes_keep_their_features_and_their_order(tmp_path: P
 
 @pytest.mark.usefixtures("generated")
 def test_poses_and_cameras_come_back_as_they_were(tmp_path: Path):
-    given = photos(4)
+    given = photos(5)
     fisheye = Camera(32, 24, 20.1, 20.2, 16.3, 12.4, (0.1, 0.01, 1e-3, 1 / 3), "fisheye")
     cameras = [
         fisheye,
         UnknownFocal(32, 24, 7),
+        UnknownFocal(32, 24, 7, likely=0.7, log_sigma=0.05),
         None,
         Camera(32, 24, 1 / 3, 0.1, 1.5, 2.5, (0.1, 0.2, 0.3, 0.4, 0.5), "opencv"),
     ]

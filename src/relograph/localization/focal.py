@@ -7,12 +7,13 @@ from jaxtyping import Float64
 
 from relograph.errors import GeometryError
 from relograph.geometry import Camera
+from relograph.models.match_gnn import LIKELY_FOCAL
 
 SHORTEST, LONGEST = 0.5, 1.6
 """Focal lengths that are searched, in units of the image's longer side: fields of view from 90 to 35 degrees."""
 NUM_TRIED = 9
-LIKELY_LOG_FOCAL, LOG_FOCAL_SIGMA = float(np.log(0.85)), 0.4
-"""Before any match is seen, a focal length is 0.85 longer sides, within a factor of 1.5."""
+LOG_FOCAL_SIGMA = 0.4
+"""Before any match is seen, a focal length is the likely one within a factor of 1.5."""
 
 
 @dataclass(frozen=True)
@@ -20,12 +21,16 @@ class UnknownFocal:
     """A camera with square pixels that looks through the middle of its image, of unknown focal length.
 
     Cameras of one `group` have the same focal length in units of their image's longer side, as photos by one phone do,
-    at whatever size they were kept.
+    at whatever size they were kept, and the same is expected of it.
     """
 
     width: int
     height: int
     group: int = 0
+    likely: float = LIKELY_FOCAL
+    """The focal length that is expected, in the same units."""
+    log_sigma: float = LOG_FOCAL_SIGMA
+    """How sure that is: the standard deviation of the focal length's log."""
 
     def __post_init__(self) -> None:
         if self.width < 1 or self.height < 1:

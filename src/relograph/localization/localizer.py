@@ -56,7 +56,9 @@ MATCHES_PER_REFERENCE = 1000
 SHARPEST_PX = 1.0
 """Places are not weighed as more precise than this: fine features are two pixels apart."""
 QUERY_GROUP, MAP_GROUP = -2, -1
-"""Of focal lengths of which nothing is known: the query's own, and one for all such photos of the map."""
+"""Of focal lengths that are not known: the query's own, and one for all such photos of the map."""
+EXIF_LOG_SIGMA = 0.05
+"""Of the focal length in a photo's file: it is in whole millimetres, over a diagonal that was cut or not."""
 
 
 @dataclass(frozen=True)
@@ -429,8 +431,12 @@ def _given(view: MapView, rows: Sequence[int], descriptor: Float[Tensor, "D"]) -
 
 def _query_camera(camera: AnyCamera, photo: SeenPhoto) -> Camera | UnknownFocal:
     """What is known of the query's camera, for what the network sees: given, told by its file, or its size alone."""
-    camera, size = camera or photo.exif_camera, photo.size
-    return size.camera(camera or UnknownFocal(size.photo_width, size.photo_height, QUERY_GROUP))
+    size = photo.size
+    if camera is None:
+        camera = UnknownFocal(size.photo_width, size.photo_height, QUERY_GROUP)
+        if photo.exif_focal is not None:
+            camera = replace(camera, likely=photo.exif_focal, log_sigma=EXIF_LOG_SIGMA)
+    return size.camera(camera)
 
 
 def _ref_camera(view: MapView, row: int) -> Camera | UnknownFocal:

@@ -115,7 +115,8 @@ class WorkingSize:
         height, width = self.size_hw
         self._check_shape(camera)
         if isinstance(camera, UnknownFocal):  # which looks through the middle, and so does the cut
-            return UnknownFocal(width, height, camera.group)
+            likely = camera.likely * self.scale * max(self.photo_width, self.photo_height) / max(width, height)
+            return replace(camera, width=width, height=height, likely=likely)
         camera = camera.scaled_to(self.photo_width, self.photo_height)
         scale = self.scale
         left, top = self.photo_width - width / scale, self.photo_height - height / scale  # twice
@@ -149,8 +150,8 @@ class SeenPhoto:
     size: WorkingSize
     pixels: UInt8[np.ndarray, "H W 3"]
     """In RGB, upright, scaled and cut to `size.size_hw`."""
-    exif_camera: Camera | None = None
-    """In pixels of the photo as it was given, by the focal length in its file, where that is told."""
+    exif_focal: float | None = None
+    """The focal length that its file tells, if any, in units of the photo's longer side."""
 
 
 def see_pixels(pixels: UInt8[np.ndarray, "H W 3"]) -> SeenPhoto:
@@ -165,12 +166,11 @@ def see_file(data: bytes, where: str) -> SeenPhoto:
     width, height = header.upright_size_wh
     size = WorkingSize.of(width, height)
     pixels = size.pixels(decode_image(data, where, covering_hw=size.size_hw))
-    camera = None if header.focal_px is None else Camera.from_focal(width, height, header.focal_px)
-    return SeenPhoto(size, pixels, camera)
+    return SeenPhoto(size, pixels, None if header.focal_px is None else header.focal_px / max(width, height))
 
 
 def read_query(image: QueryImage) -> SeenPhoto:
-    """What the network sees of a photo, with the camera that its file tells of."""
+    """What the network sees of a photo, with what its file tells of the camera."""
     if isinstance(image, bytes):
         return see_file(image, "the photo")
     if isinstance(image, Path | str):

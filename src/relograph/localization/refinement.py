@@ -37,7 +37,7 @@ class Prior:
     center: Float64[np.ndarray, "3"]
     center_sigma_m: float
     lens: LensGuess
-    log_focal_sigma: float
+    log_focal_sigma: Float64[np.ndarray, "G"]
     bend_sigma: float
     center_emphasis: Float64[np.ndarray, "3 3"] = field(default_factory=lambda: np.eye(3))
     """How many times over the centre's prior counts, along each direction. More than once where the matches claim to
@@ -45,8 +45,8 @@ class Prior:
 
     def precision(self) -> Float64[np.ndarray, "P P"]:
         """What the prior weighs in a fit."""
-        of_lenses = np.repeat([self.log_focal_sigma**-2.0, self.bend_sigma**-2.0], len(self.lens.log_focal))
-        precision = np.diag(np.concatenate([np.zeros(6), of_lenses]))
+        of_bends = np.full(len(self.lens.bend), self.bend_sigma**-2.0)
+        precision = np.diag(np.concatenate([np.zeros(6), self.log_focal_sigma**-2.0, of_bends]))
         precision[3:6, 3:6] = self.center_emphasis * self.center_sigma_m**-2.0
         return precision
 

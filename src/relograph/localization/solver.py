@@ -23,7 +23,6 @@ from relograph.localization.epipolar import (
     epipolar_matches,
 )
 from relograph.localization.focal import (
-    LIKELY_LOG_FOCAL,
     LOG_FOCAL_SIGMA,
     NUM_TRIED,
     FoundLens,
@@ -31,6 +30,7 @@ from relograph.localization.focal import (
     tried_log_focals,
 )
 from relograph.localization.refinement import Fit, Prior, approach, refine, robust_cost
+from relograph.models.match_gnn import LIKELY_FOCAL
 from relograph.models.settling import BEND_SIGMA
 
 MIN_MATCHES = 8
@@ -53,6 +53,8 @@ NEAREST_M = 1e-3
 MAX_FOCAL_ERROR, MAX_FOCAL_SURPRISE = 0.05, 4.0
 """How far a given focal length may be from what matches ask for, as a share of it and in standard deviations, before
 it is doubted: a right answer bears as much, and not much more."""
+MAX_SURPRISE_OF_FILES = 2.0
+"""How far, in standard deviations, a focal length may be from what a photo's file tells, before that counts no more."""
 MIN_SAVED = 0.1
 """Share of the squared errors, and of the noise of right matches, that other focal lengths save, from which on those
 that were given are refuted. A wrong one is felt by every right match; a wrong pose only gathers other matches."""
@@ -152,7 +154,11 @@ def solve_query_pose(
         return _no_answer(reason, num_given, query_camera, ref_cameras)
     starts = [pose for pose in (start, also_from) if pose is not None]
     begin = problem.prior.lens if start_lenses is None else problem.matches.lens_guess(*start_lenses)
-    fit = _best_fit(problem, [Guess.at(pose, begin) for pose in starts], seed)
+    begins = [Guess.at(pose, begin) for pose in starts]
+    fit = _best_fit(problem, begins, seed)
+    if fit is not None and problem.expects_others(fit):
+        problem = problem.expecting_anything()
+        fit = _best_fit(problem, begins, seed)
     if fit is None:
         reason = f"No reference has {SAMPLE} usable matches, and there is no regressed pose to begin with."
         return _no_answer(reason, num_given, query_camera, ref_cameras)
@@ -252,8 +258,22 @@ class _Problem:
     def with_free_lenses(self, of_query: bool = True, of_refs: bool = True) -> "_Problem":
         """The problem as if these lenses were not known; those that are given are where to begin."""
         matches = self.matches.with_free_lenses(of_query, of_refs)
-        lens = self.prior.lens.and_as_given(matches.num_groups - self.matches.num_groups)
-        return replace(self, matches=matches, prior=replace(self.prior, lens=lens))
+        num_freed = matches.num_groups - self.matches.num_groups
+        sigma = np.append(self.prior.log_focal_sigma, np.full(num_freed, LOG_FOCAL_SIGMA))
+        prior = replace(self.prior, lens=self.prior.lens.and_as_given(num_freed), log_focal_sigma=sigma)
+        return replace(self, matches=matches, prior=prior)
+
+    def expects_others(self, fit: Fit) -> bool:
+        """Whether matches find another focal length than a file told, as of a photo that was cut since."""
+        off = np.abs(fit.guess.lens.log_focal - self.prior.lens.log_focal)
+        sigma = self.prior.log_focal_sigma
+        return bool(np.any((sigma < LOG_FOCAL_SIGMA) & (off > MAX_SURPRISE_OF_FILES * sigma)))
+
+    def expecting_anything(self) -> "_Problem":
+        """The problem as if nothing were expected of unknown lenses but what all lenses are like."""
+        likely, sigma = np.outer([LIKELY_FOCAL, LOG_FOCAL_SIGMA], np.ones(self.matches.num_groups))
+        lens = LensGuess.straight(np.log(likely))
+        return replace(self, prior=replace(self.prior, lens=lens, log_focal_sigma=sigma))
 
     def cost(self, guess: Guess) -> float:
         errors = self.matches.at(guess)
@@ -309,6 +329,11 @@ def _problem(
         kept = kept[has_rays]
         rays = epipolar_matches(query_xy[kept], ref_xy[kept], ref_idx[kept], T_world_ref, query_camera, ref_cameras)
 
+    by_group = {camera.group: camera for camera in (*ref_cameras, query_camera) if isinstance(camera, UnknownFocal)}
+    expected = [
+        (by_group[group].likely, by_group[group].log_sigma) for group in sorted(by_group)
+    ]  # as rays number them
+    likely, log_focal_sigma = np.reshape(expected, (-1, 2)).T
     weight = weight[kept] / weight[kept].max(initial=TINY)  # their squares are numbers, however small they are
     new_point = (np.diff(query_xy[kept], axis=0, prepend=np.nan) != 0).any(axis=1)
     return _Problem(
@@ -319,12 +344,8 @@ def _problem(
         query_point=np.cumsum(new_point) - 1,
         max_error_px=max_error_px,
         ref_sigma=ref_sigma,
-        prior=Prior(np.zeros(3), np.inf, _likely_lenses(rays.num_groups), LOG_FOCAL_SIGMA, BEND_SIGMA),
+        prior=Prior(np.zeros(3), np.inf, LensGuess.straight(np.log(likely)), log_focal_sigma, BEND_SIGMA),
     )
-
-
-def _likely_lenses(num: int) -> LensGuess:
-    return LensGuess.straight(np.full(num, LIKELY_LOG_FOCAL))
 
 
 def _best_fit(problem: _Problem, begins: Sequence[Guess], seed: int) -> Fit | None:
@@ -510,14 +531,19 @@ def _focal(
     return focal_px, focal_px * float(np.sqrt(sigma[6 + group, 6 + group]))
 
 
+def _expected_focal(camera: Camera | UnknownFocal) -> tuple[float, float]:
+    """The same before any match is seen."""
+    if isinstance(camera, Camera):
+        return camera.fx, 0.0
+    focal_px = camera.longer_side * camera.likely
+    return focal_px, focal_px * camera.log_sigma
+
+
 def _no_answer(
     reason: str, num_matches: int, query_camera: Camera | UnknownFocal, ref_cameras: Sequence[Camera | UnknownFocal]
 ) -> SolverAnswer:
-    nothing_known = np.diag(np.full(7, LOG_FOCAL_SIGMA**2))
-    likely = Guess(np.eye(3), np.zeros(3), _likely_lenses(1))
-    cameras = (query_camera, *ref_cameras)
-    focals = [_focal(camera, -int(isinstance(camera, Camera)), likely, nothing_known) for camera in cameras]
-    (focal_px, focal_sigma_px), ref_focals = focals[0], [focal for focal, _ in focals[1:]]
+    focal_px, focal_sigma_px = _expected_focal(query_camera)
+    ref_focals = [_expected_focal(camera)[0] for camera in ref_cameras]
     return SolverAnswer(
         T_world_cam=None,
         covariance=torch.diag(torch.full((6,), torch.inf, dtype=torch.float64)),

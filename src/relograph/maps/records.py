@@ -105,7 +105,9 @@ def line_of_camera(camera: AnyCamera) -> str:
         return ""
     if isinstance(camera, Camera):
         return camera_line(camera)
-    return f"{_UNKNOWN_FOCAL} {camera.width} {camera.height} {camera.group}"
+    line = f"{_UNKNOWN_FOCAL} {camera.width} {camera.height} {camera.group}"
+    is_usual = camera == UnknownFocal(camera.width, camera.height, camera.group)
+    return line if is_usual else f"{line} {camera.likely!r} {camera.log_sigma!r}"
 
 
 @lru_cache(maxsize=4096)  # a walk of a thousand photos has one camera
@@ -115,8 +117,8 @@ def camera_from_line(line: str) -> AnyCamera:
         return None
     model, *numbers = line.split()
     if model == _UNKNOWN_FOCAL:
-        width, height, group = map(int, numbers)
-        return UnknownFocal(width, height, group)
+        width, height, group = map(int, numbers[:3])
+        return UnknownFocal(width, height, group, *map(float, numbers[3:]))
     return parse_camera_line(line, where="the map")
 
 
