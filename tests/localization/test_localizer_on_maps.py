@@ -1,12 +1,13 @@
 """The Localizer on maps that are kept on disk, and with a prior that is right or wrong."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from small_networks import CAMERA, noise_photo, posed_photos, small_network
 
 from relograph.errors import CheckpointError, ConfigError, DatasetError
@@ -18,11 +19,14 @@ from relograph.localization.map_view import MapView, StoredMap
 from relograph.localization.photos import PhotoInMemory
 from relograph.localization.prior import Prior
 from relograph.maps import Map, finding
+from relograph.maps import features as map_features_on_disk
 from relograph.maps.asking import open_map_to_ask
+from relograph.maps.features import RecentFeatures
 from relograph.maps.joining import join_maps
 from relograph.maps.records import LEVELS
 from relograph.maps.shards import Shard
 from relograph.models import shipped
+from relograph.models.match_gnn import ImageFeatures
 from relograph.models.shipped import LoadedMatchGNN, load_match_gnn, save_match_gnn
 from relograph.retrieval import stored_index
 
@@ -98,6 +102,38 @@ def test_only_the_references_are_read_from_the_disk(on_disk: Map, monkeypatch: p
     answer = Localizer(on_disk, num_references=2, solver="regress").localize(noise_photo(3), camera=CAMERA)
     assert sorted(read) == sorted(used.row for used in answer.references)
     assert len(read) == 2
+
+
+def computed_photos(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Filled with how many photos features are computed of, each time."""
+    counts: list[int] = []
+    complete_levels = map_features_on_disk.complete_levels
+
+    def noted(model: object, images: torch.Tensor, *rest: object) -> ImageFeatures:
+        counts.append(len(images))
+        return complete_levels(model, images, *rest)
+
+    monkeypatch.setattr(map_features_on_disk, "complete_levels", noted)
+    return counts
+
+
+def test_features_of_the_last_querys_references_are_not_computed_again(on_disk: Map, monkeypatch: pytest.MonkeyPatch):
+    view = replace(on_disk.features, recent=RecentFeatures())
+    cpu, counts = torch.device("cpu"), computed_photos(monkeypatch)
+    ((_, _, first),) = view.take([0, 1, 2], cpu)
+    ((_, which, second),) = view.take([2, 3, 0], cpu)
+    assert counts == [3, 1]
+    assert which == [0, 1, 2]
+    for level in LEVELS:
+        assert_array_equal(getattr(second, level)[[0, 2]], getattr(first, level)[[2, 0]])
+
+
+def test_few_features_stay_at_hand(on_disk: Map, monkeypatch: pytest.MonkeyPatch):
+    view = replace(on_disk.features, recent=RecentFeatures(2))
+    cpu, counts = torch.device("cpu"), computed_photos(monkeypatch)
+    for row in (0, 1, 0, 2, 0, 1):  # 1 goes when 2 comes, as 0 was asked for since
+        list(view.take([row], cpu))
+    assert counts == [1, 1, 1, 1]
 
 
 def test_photos_that_are_added_to_the_map_are_found_at_once(network: LoadedMatchGNN, tmp_path: Path):

@@ -9,7 +9,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from math import ceil
 from pathlib import Path
@@ -22,6 +22,7 @@ from PIL import Image
 from relograph.localization import Localizer
 from relograph.localization.map_features import Precision
 from relograph.maps.building import processes_worthwhile
+from relograph.maps.features import RecentFeatures
 from relograph.maps.map import Map
 from relograph.maps.records import LEVELS, Level
 from relograph.maps.shards import PART_BY_TENSOR, PHOTOS_PER_SHARD, STEP, Shard
@@ -208,7 +209,9 @@ def _measure(
         progress=progress,
     )
     build_s, cpu_s = time.perf_counter() - begin, time.process_time() - cpu_begin
-    seconds = query_seconds(Localizer(made.features, network), queries, progress)
+    # Queries of one place find photos that the last one found; what stays at hand of those is not to be measured.
+    features = replace(made.features, recent=RecentFeatures(0))
+    seconds = query_seconds(Localizer(features, network), queries, progress)
     milliseconds = {stage: 1000 * statistics.median(of_stage) for stage, of_stage in seconds.items()}
     measured = STAGES[:-1] if is_random(network) else STAGES
     in_all = [sum(of_query) for of_query in zip(*(seconds[stage] for stage in measured), strict=True)]

@@ -1,8 +1,10 @@
 """The features of a map as the Localizer uses them, left in the map's shards until they are asked for."""
 
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from functools import cached_property
+from threading import Lock
 
 import torch
 from jaxtyping import Float, UInt8
@@ -16,6 +18,32 @@ from relograph.maps.shards import AnyShard
 from relograph.models.folding import fold_match_gnn
 from relograph.models.match_gnn import ImageFeatures, MatchGNN
 from relograph.scenes.images import decode_image
+
+NUM_RECENT = 32
+"""Photos whose features stay at hand after they were computed: as many as one query may have. They take 100 MB."""
+
+
+class RecentFeatures:
+    """What was computed last: the next frame of a video mostly has the same references. Threads may share it."""
+
+    def __init__(self, most: int = NUM_RECENT) -> None:
+        self._most = most
+        self._by_key: OrderedDict[tuple[int, torch.device], ImageFeatures] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, row: int, device: torch.device) -> ImageFeatures | None:
+        """Those of a photo; None where they have to be computed."""
+        with self._lock:
+            features = self._by_key.get((row, device))
+            if features is not None:
+                self._by_key.move_to_end((row, device))
+            return features
+
+    def put(self, row: int, device: torch.device, features: ImageFeatures) -> None:
+        with self._lock:
+            self._by_key[row, device] = features
+            while len(self._by_key) > self._most:
+                self._by_key.popitem(last=False)
 
 
 @dataclass(frozen=True)
@@ -31,6 +59,7 @@ class ShardedFeatures(MapFeatures):
     model: MatchGNN | None = None
     finder: FrameFinder | None = None
     """What finds photos of a large map; its descriptors stay on the disk."""
+    recent: RecentFeatures = field(default_factory=RecentFeatures, repr=False, compare=False)
 
     @staticmethod
     def read(
@@ -78,14 +107,27 @@ class ShardedFeatures(MapFeatures):
     ) -> Iterator[tuple[tuple[int, int], list[int], ImageFeatures]]:
         for size_hw in dict.fromkeys(self.sizes[row].size_hw for row in rows):
             which = [i for i, row in enumerate(rows) if self.sizes[row].size_hw == size_hw]
-            places = [(self.shards[self.shard_of[rows[i]]], int(self.place[rows[i]])) for i in which]
+            yield size_hw, which, self._of_one_size([rows[i] for i in which], device)
+
+    def _of_one_size(self, rows: Sequence[int], device: torch.device) -> ImageFeatures:
+        found = {row: self.recent.get(row, device) for row in rows}
+        missing = [row for row, features in found.items() if features is None]
+        if missing:
+            places = [(self.shards[self.shard_of[row]], int(self.place[row])) for row in missing]
             stored = StoredFeatures.cat([shard.stored([place]) for shard, place in places])
-            levels = stored.take_levels(torch.arange(len(which)), device)
+            levels = stored.take_levels(torch.arange(len(missing)), device)
             if len(levels) == NUM_LEVELS:
-                yield size_hw, which, ImageFeatures(*levels)
-            else:
-                jpegs = [shard.jpeg(place) for shard, place in places]
-                yield size_hw, which, complete_levels(self._answering_model, _decoded(jpegs), levels, device)
+                return ImageFeatures(*levels)
+            jpegs = [shard.jpeg(place) for shard, place in places]
+            computed = complete_levels(self._answering_model, _decoded(jpegs), levels, device)
+            for number, row in enumerate(missing):
+                # With memory of their own: one photo is not to keep those that were computed with it.
+                of_photo = ImageFeatures(*(part[[number]].clone() for part in vars(computed).values()))
+                self.recent.put(row, device, of_photo)
+                found[row] = of_photo
+        of_rows = [found[row] for row in rows]
+        parts = (torch.cat([getattr(features, part.name) for features in of_rows]) for part in fields(ImageFeatures))
+        return ImageFeatures(*parts)
 
     @cached_property
     def _answering_model(self) -> MatchGNN:
