@@ -119,8 +119,9 @@ class Place:
         Example:
             >>> from relograph.geometry import Camera
             >>> photos = PosedPhotos(("a",), Pose.identity(1), (Camera.from_focal(64, 48, 50.0),), lambda row: None)
-            >>> Place("room", photos, photos, "").with_unknown_focal().queries.cameras
-            (UnknownFocal(width=64, height=48, group=1),)
+            >>> place = Place("room", photos, photos, "").with_unknown_focal()
+            >>> place.queries.cameras[0].group, place.map.cameras[0].group
+            (1, 0)
         """
         return self.told("none")
 
