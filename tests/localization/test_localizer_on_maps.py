@@ -136,6 +136,15 @@ def test_few_features_stay_at_hand(on_disk: Map, monkeypatch: pytest.MonkeyPatch
     assert counts == [1, 1, 1, 1]
 
 
+@pytest.mark.parametrize("num_levels", [1, 2, 3])
+def test_a_reference_that_is_given_twice_is_compared_twice(num_levels: int, network: LoadedMatchGNN, tmp_path: Path):
+    some = Map.create(tmp_path / "a.map", posed_photos(2), network=network, levels=LEVELS[:num_levels])
+    localizer = Localizer(some, solver="regress")
+    for _ in range(2):  # then with features at hand
+        answer = localizer.localize(noise_photo(0), camera=CAMERA, references=[1, 0, 1])
+        assert [used.row for used in answer.references] == [1, 0, 1]
+
+
 def test_photos_that_are_added_to_the_map_are_found_at_once(network: LoadedMatchGNN, tmp_path: Path):
     photos = posed_photos(3)
     growing = Map.create(tmp_path / "a.map", photos[:2], network=network)

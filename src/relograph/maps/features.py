@@ -111,7 +111,7 @@ class ShardedFeatures(MapFeatures):
 
     def _of_one_size(self, rows: Sequence[int], device: torch.device) -> ImageFeatures:
         found = {row: self.recent.get(row, device) for row in rows}
-        missing = [row for row, features in found.items() if features is None]
+        missing = [row for row in rows if found[row] is None]  # one that is asked for twice, twice
         if missing:
             places = [(self.shards[self.shard_of[row]], int(self.place[row])) for row in missing]
             stored = StoredFeatures.cat([shard.stored([place]) for shard, place in places])
