@@ -75,9 +75,10 @@ def test_an_unknown_focal_length_stays_unknown_and_in_its_group():
 
 
 def test_what_is_expected_of_a_focal_length_is_that_of_the_same_lens_where_a_photo_is_cut():
-    size = WorkingSize.of(2000, 500)
-    expected = size.camera(UnknownFocal(2000, 500, likely=0.3, log_sigma=0.05))
-    same = size.camera(Camera.from_focal(2000, 500, 0.3 * 2000))
+    size = WorkingSize.of(640, 500)
+    assert size.size_hw[1] < 640 * size.scale  # the longer side is cut, of which a focal length is a share
+    expected = size.camera(UnknownFocal(640, 500, likely=0.8, log_sigma=0.05))
+    same = size.camera(Camera.from_focal(640, 500, 0.8 * 640))
     assert expected.likely * expected.longer_side == pytest.approx(same.fx)
     assert expected.log_sigma == 0.05
 
