@@ -83,6 +83,14 @@ def test_what_is_expected_of_a_focal_length_is_that_of_the_same_lens_where_a_pho
     assert expected.log_sigma == 0.05
 
 
+@pytest.mark.parametrize(
+    ("likely", "log_sigma"), [(0.0, 0.05), (np.nan, 0.05), (np.inf, 0.05), (0.8, 0.0), (0.8, np.nan)]
+)
+def test_what_no_focal_length_can_be_is_not_expected(likely: float, log_sigma: float):
+    with pytest.raises(GeometryError, match="expected to be a positive number of longer sides"):
+        UnknownFocal(640, 480, likely=likely, log_sigma=log_sigma)
+
+
 def test_a_camera_of_another_shape_is_refused():
     with pytest.raises(GeometryError, match="found one for 480 x 640"):
         WorkingSize.of(640, 480).camera(Camera.from_focal(480, 640, 500))

@@ -1,6 +1,7 @@
 """What is known of a camera of which nobody wrote down the focal length, and what is found of its lens."""
 
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 from jaxtyping import Float64
@@ -36,6 +37,11 @@ class UnknownFocal:
         if self.width < 1 or self.height < 1:
             raise GeometryError(
                 f"An image has at least one pixel a side, found {self.width}x{self.height}. Check width and height."
+            )
+        if not (0 < self.likely < inf and 0 < self.log_sigma < inf):
+            raise GeometryError(
+                f"A focal length is expected to be a positive number of longer sides, within a positive share of it, "
+                f"found {self.likely} and {self.log_sigma}. Leave them out where nothing is expected."
             )
 
     @property
