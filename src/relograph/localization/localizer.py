@@ -246,10 +246,10 @@ class Localizer:
     ) -> Answer:
         """Where the photo was taken.
 
-        `camera` are the intrinsics of the photo; without any, the focal length in its file is used, and without that
-        it is searched. `prior` is about where it was taken, as far as that is known: half of the references may then
-        come from there. A bare pose means `Prior(pose)`: its direction is known, and its place may be 3 m off.
-        `references` are rows of the map to use instead of those that are found.
+        `camera` are the intrinsics of the photo; without any, the solver finds its focal length, about where the file
+        tells one. `prior` is about where it was taken, as far as that is known: half of the references may then come
+        from there. A bare pose means `Prior(pose)`: its direction is known, and its place may be 3 m off. `references`
+        are rows of the map to use instead of those that are found.
         """
         return self._answer(self.compare(image, camera=camera, prior=prior, references=references))
 

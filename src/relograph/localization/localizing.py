@@ -28,7 +28,7 @@ NEAR_M = 1.0
 
 @dataclass(frozen=True)
 class CameraTold:
-    """What is told of the queries' cameras; else each photo's own EXIF tells, or the focal length is searched."""
+    """What is told of the queries' cameras; else focal lengths are searched, about where each photo's own EXIF says."""
 
     focal_px: float | None = None
     """In pixels of the photos."""

@@ -47,7 +47,7 @@ class LocalizeOptions(Message):
     """What a request may say beside its photo."""
 
     focal_px: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Focal length in pixels of the photo; without it, and without `camera`, EXIF tells or it is searched."""
+    """Focal length in pixels of the photo; without it, and without `camera`, it is searched, about where EXIF says."""
     camera: Annotated[str, Field(max_length=LINE_LENGTH)] | None = None
     """The camera in COLMAP's notation, for example `PINHOLE 640 480 525 525 320 240`."""
     prior: Prior | None = None
