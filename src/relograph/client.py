@@ -402,8 +402,8 @@ class Client:
     ) -> RemoteAnswer:
         """Where a photo was taken.
 
-        `camera` is a line in COLMAP's notation. Without it and without `focal_px`, the focal length is the one in the
-        photo's file, or is searched. `prior` is about where it was taken: a bare pose, or its 4x4 matrix, may be 3 m
+        `camera` is a line in COLMAP's notation. Without it and without `focal_px`, the focal length is searched, about
+        where the photo's EXIF says. `prior` is about where it was taken: a bare pose, or its 4x4 matrix, may be 3 m
         off. What is left out is as the service has it.
         """
         prior = as_prior(prior)

@@ -1,6 +1,7 @@
 """Photos of any shape become what the network sees, and their cameras follow to the pixel."""
 
 import io
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,10 +10,11 @@ from numpy.testing import assert_allclose
 from PIL import Image
 
 from relograph.errors import DatasetError, GeometryError
-from relograph.geometry import Camera
-from relograph.localization.focal import UnknownFocal
-from relograph.localization.localizer import EXIF_LOG_SIGMA, SeenQuery, see_query
-from relograph.localization.photos import WorkingSize, read_query
+from relograph.geometry import Camera, Pose
+from relograph.localization.focal import EXIF_LOG_SIGMA, UnknownFocal
+from relograph.localization.localizer import SeenQuery, see_query
+from relograph.localization.photos import WorkingSize, camera_of, read_query
+from relograph.scenes.frame import FileSource, Frame
 
 SHAPES = [(640, 480), (480, 640), (1920, 1080), (3000, 2000), (333, 222), (500, 500), (4000, 500), (160, 120), (8, 9)]
 
@@ -121,6 +123,29 @@ def test_the_focal_length_in_a_file_is_expected_and_not_believed():
     told = see_query(data, Camera.from_focal(640, 480, 525.0))
     assert isinstance(told, SeenQuery)
     assert told.camera == Camera.from_focal(320, 240, 262.5)
+
+
+def frame_of(camera: Camera | None, *, by_exif: bool) -> Frame:
+    return Frame("a.jpg", Pose.identity(), FileSource(Path("a.jpg")), camera, camera_by_exif=by_exif)
+
+
+def test_what_exif_tells_of_a_photo_of_the_map_is_expected_and_not_believed_either():
+    camera = Camera.from_focal(640, 480, 525.0)
+    assert camera_of(frame_of(camera, by_exif=False)) == camera
+    assert camera_of(frame_of(None, by_exif=False)) is None
+    expected = camera_of(frame_of(camera, by_exif=True))
+    assert isinstance(expected, UnknownFocal)
+    assert (expected.likely, expected.log_sigma) == (525.0 / 640, EXIF_LOG_SIGMA)
+
+
+def test_photos_of_a_map_have_one_lens_where_exif_tells_the_same_of_them():
+    focals = {"wide": (640, 480, 525.0), "the same, larger and upright": (960, 1280, 1050.0), "tele": (640, 480, 600.0)}
+    group = {}
+    for name, told in focals.items():
+        camera = camera_of(frame_of(Camera.from_focal(*told), by_exif=True))
+        assert isinstance(camera, UnknownFocal)
+        group[name] = camera.group
+    assert group["wide"] == group["the same, larger and upright"] != group["tele"]
 
 
 def test_pixels_may_come_in_any_form():

@@ -521,6 +521,20 @@ def test_matches_know_a_focal_length_better_than_a_file_does(share):
     assert error(believed, room)[1] > 0.02
 
 
+@pytest.mark.parametrize("share", [0.96, 1.04])
+def test_what_files_tell_of_the_lens_of_all_references_is_not_believed_either(share):
+    rng = np.random.default_rng(27)
+    lens = bent(CAMERA, 0.05)
+    room = matched_room(rng, query_camera=lens, ref_cameras=[lens] * 7)
+    room = room.with_noise(rng, 0.5).with_wrong_matches(rng, 0.3)
+    start = near(room.T_world_query, rng)
+    query = told_by_a_file(CAMERA, share)
+    refs = [replace(query, group=1)] * 7
+    assert error(room.solve(query_camera=query, ref_cameras=refs, start=start), room)[1] < 0.01
+    believed = room.solve(query_camera=query, ref_cameras=[with_focal(CAMERA, share)] * 7, start=start)
+    assert error(believed, room)[1] > 0.015
+
+
 @pytest.mark.parametrize("share", [0.5, 1.7])
 def test_a_file_that_is_contradicted_by_matches_is_not_believed(share):
     """As that of a photo that was cut since."""

@@ -3,6 +3,7 @@
 import re
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from relograph.localization.focal import UnknownFocal
 from relograph.localization.photos import PhotoInMemory
 from relograph.maps import Map
 from relograph.maps import map as map_module
+from relograph.maps.exporting import export_map
 from relograph.maps.records import LEVELS
 from relograph.models.match_gnn import MatchGNN
 from relograph.models.shipped import LoadedMatchGNN
@@ -124,6 +126,24 @@ def test_poses_and_cameras_come_back_as_they_were(tmp_path: Path):
         assert_array_equal(frame.T_world_cam.t, photo.T_world_cam.t)
         assert_allclose(frame.T_world_cam.R, photo.T_world_cam.R, atol=1e-15)
         assert (frame.photo_width, frame.photo_height) == (32, 24)
+
+
+@pytest.mark.usefixtures("generated")
+def test_what_exif_tells_of_a_camera_stays_that_in_a_map_and_in_what_is_exported_of_it(
+    tmp_path: Path, seven_scenes_folder: Path
+):
+    scene = open_scene(seven_scenes_folder, focal_px=30.0)
+    by_exif = replace(scene, frames=tuple(replace(frame, camera_by_exif=True) for frame in scene))
+    some = Map.create(tmp_path / "m", by_exif, network=no_network())
+    (camera,) = {frame.camera for frame in some.frames}
+    assert isinstance(camera, UnknownFocal)
+    assert camera.is_expected
+    some.add(by_exif)  # the same photos with the same cameras, which it has already
+    exported = export_map(some, tmp_path / "tum", "tum")
+    (exported_camera,) = {frame.camera for frame in exported}
+    assert exported_camera is not None
+    longer_side = max(exported_camera.width, exported_camera.height)
+    assert exported_camera.fx / longer_side == pytest.approx(camera.likely)
 
 
 @pytest.mark.usefixtures("generated")

@@ -146,6 +146,13 @@ def test_a_focal_length_makes_up_for_missing_intrinsics(tiny_scene, tmp_path):
         assert cameras == {Camera.from_focal(WIDTH, HEIGHT, 29.5)}
 
 
+def test_a_focal_length_wins_over_that_in_exif_in_a_scene_that_is_open_already(tiny_scene, tmp_path):
+    scene = open_scene(tiny_scene("7scenes"))
+    by_exif = replace(scene, frames=tuple(replace(frame, camera_by_exif=True) for frame in scene))
+    convert(by_exif, tmp_path / "there", "colmap", focal_px=29.5)
+    assert {frame.camera for frame in open_scene(tmp_path / "there")} == {Camera.from_focal(WIDTH, HEIGHT, 29.5)}
+
+
 def test_a_focal_length_leaves_known_intrinsics_alone(tiny_scene, tmp_path):
     scene = open_scene(tiny_scene("7scenes"))
     convert(scene, tmp_path / "there", "colmap", focal_px=1000.0)

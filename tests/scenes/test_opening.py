@@ -143,19 +143,25 @@ def write_one_photo_scene(root: Path, columns: str = "", values: str = "", exif_
 def test_the_focal_length_in_exif_makes_a_camera_of_the_upright_photo(tmp_path):
     write_one_photo_scene(tmp_path, exif_focal_35mm=26)
     # 26 mm over the diagonal of film, 43.2666 mm, is 26 * 50 / 43.2666 = 30.0463 px over a diagonal of 50 px.
-    camera = open_scene(tmp_path)[0].camera
+    frame = open_scene(tmp_path)[0]
+    camera = frame.camera
+    assert frame.camera_by_exif
     assert (camera.width, camera.height, camera.cx, camera.cy) == (30, 40, 15.0, 20.0)
     assert camera.fx == camera.fy == pytest.approx(30.0463, abs=1e-4)
 
 
 def test_a_focal_length_given_by_the_caller_wins_over_exif(tmp_path):
     write_one_photo_scene(tmp_path, exif_focal_35mm=26)
-    assert open_scene(tmp_path, focal_px=33.0)[0].camera == Camera.from_focal(30, 40, 33.0)
+    frame = open_scene(tmp_path, focal_px=33.0)[0]
+    assert frame.camera == Camera.from_focal(30, 40, 33.0)
+    assert not frame.camera_by_exif
 
 
 def test_intrinsics_in_the_data_win_over_both(tmp_path):
     write_one_photo_scene(tmp_path, ",fx,fy,cx,cy", ",21,22,14,19", exif_focal_35mm=26)
-    assert open_scene(tmp_path, focal_px=33.0)[0].camera == Camera(30, 40, 21.0, 22.0, 14.0, 19.0)
+    frame = open_scene(tmp_path, focal_px=33.0)[0]
+    assert frame.camera == Camera(30, 40, 21.0, 22.0, 14.0, 19.0)
+    assert not frame.camera_by_exif
 
 
 def test_without_any_focal_length_there_is_no_camera(tmp_path):

@@ -8,11 +8,13 @@ from contextlib import closing
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 from PIL import Image
 
 from localization.small_networks import noise_photo, posed_photos, small_network
 from relograph.errors import CheckpointError, ConfigError, DatasetError
+from relograph.localization.focal import UnknownFocal
 from relograph.maps import Map
 from relograph.maps.records import frame_poses
 from relograph.serving.config import ServeConfig, named_maps
@@ -225,6 +227,19 @@ def test_a_photo_is_added_found_and_removed(kitchen: str):
         assert service.client.delete("/v1/maps/kitchen/frames/walk/new%201.png").status_code == 204
         assert error_of(service.client.delete("/v1/maps/kitchen/frames/walk/new%201.png"), 404)[0] == "not_found"
         assert len(Map.open(kitchen)) == 4
+
+
+def test_the_exif_of_a_photo_that_is_added_says_what_to_expect_of_its_lens(kitchen: str):
+    exif = Image.Exif()
+    exif.get_ifd(0x8769)[0xA405] = 26
+    with running(kitchen, allow_writes=True) as service:
+        added = service.add("phone.jpg", photo_file(77, exif=exif))
+        assert added.status_code == 201, added.text
+        assert added.json()["focal_px"] is None  # it is not known
+    camera = Map.open(kitchen)["phone.jpg"].camera
+    assert isinstance(camera, UnknownFocal)
+    assert camera.is_expected
+    assert camera.likely == pytest.approx(26 * 200 / np.hypot(36, 24) / 160)  # the diagonal has 200 pixels
 
 
 def test_a_map_that_another_writer_holds_can_still_be_asked(kitchen: str):

@@ -15,6 +15,8 @@ SHORTEST, LONGEST = 0.5, 1.6
 NUM_TRIED = 9
 LOG_FOCAL_SIGMA = 0.4
 """Before any match is seen, a focal length is the likely one within a factor of 1.5."""
+EXIF_LOG_SIGMA = 0.05
+"""Of the focal length in a photo's EXIF: it is in whole millimetres, over a diagonal that was cut or not."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,11 @@ class UnknownFocal:
     @property
     def longer_side(self) -> int:
         return max(self.width, self.height)
+
+    @property
+    def is_expected(self) -> bool:
+        """Whether its focal length is, by more than what all lenses are like."""
+        return self.log_sigma < LOG_FOCAL_SIGMA
 
     def at(self, relative_focal: float) -> Camera:
         """The camera with that focal length in units of the longer side.

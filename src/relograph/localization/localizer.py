@@ -29,7 +29,7 @@ from relograph.freed_memory import keep_freed_memory
 from relograph.geometry import Camera, Pose, pose_error
 from relograph.graphs.correspondence import Lenses, cell_anchors
 from relograph.localization.confidence import UNCALIBRATED, confidence, sureness
-from relograph.localization.focal import FoundLens, UnknownFocal
+from relograph.localization.focal import EXIF_LOG_SIGMA, FoundLens, UnknownFocal
 from relograph.localization.map_features import PHOTOS_AT_ONCE
 from relograph.localization.map_view import MapView, StoredMap
 from relograph.localization.photos import AnyCamera, QueryImage, SeenPhoto, WorkingSize, read_query
@@ -57,8 +57,6 @@ SHARPEST_PX = 1.0
 """Places are not weighed as more precise than this: fine features are two pixels apart."""
 QUERY_GROUP, MAP_GROUP = -2, -1
 """Of focal lengths that are not known: the query's own, and one for all such photos of the map."""
-EXIF_LOG_SIGMA = 0.05
-"""Of the focal length in a photo's file: it is in whole millimetres, over a diagonal that was cut or not."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch import Tensor
 from relograph.errors import CheckpointError, DatasetError
 from relograph.geometry import Camera, Pose
 from relograph.localization.focal import UnknownFocal
-from relograph.localization.photos import AnyCamera, PosedPhoto, WorkingSize
+from relograph.localization.photos import AnyCamera, PosedPhoto, WorkingSize, camera_of
 from relograph.models.answering import answering_precision
 from relograph.models.match_gnn import ImageFeatures, MatchGNN
 from relograph.models.shipped import LoadedMatchGNN
@@ -184,7 +184,7 @@ class MapFeatures:
         return MapFeatures(
             names=tuple(photo.name for photo in photos),
             T_world_cam=Pose.stack([photo.T_world_cam.detach().to("cpu", torch.float64) for photo in photos]),
-            cameras=tuple(photo.camera for photo in photos),
+            cameras=tuple(map(camera_of, photos)),
             sizes=tuple(sizes),
             descriptors=torch.cat(descriptors)[torch.tensor(row_by_stored).argsort()],
             stored_by_size=stored_by_size,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from relograph.errors import CheckpointError, DatasetError, GeometryError
-from relograph.localization.photos import PosedPhoto
+from relograph.localization.photos import PosedPhoto, camera_of
 from relograph.maps.building import DecodedPhoto, encode, frames_of, max_jpeg_bytes, shards_at_once
 from relograph.maps.reading import BadPhoto, Outcome, ReadPhoto, ReadTask, chunks_read, read_ahead
 from relograph.maps.records import MapFrame, MapSettings, line_of_camera
@@ -115,7 +115,7 @@ def _check_same(photo: PosedPhoto, sha256: str, known: MapFrame) -> None:
         what = "another photo"
     elif not is_near:
         what = "another pose"
-    elif line_of_camera(photo.camera) != known.camera_line:
+    elif line_of_camera(camera_of(photo)) != known.camera_line:
         what = "another camera"
     else:
         return

@@ -12,7 +12,7 @@ from torch import Tensor
 from relograph.environment import num_cores
 from relograph.geometry import Pose
 from relograph.localization.map_features import StoredFeatures, encode_levels
-from relograph.localization.photos import PhotoFile, PosedPhoto
+from relograph.localization.photos import PhotoFile, PosedPhoto, camera_of
 from relograph.maps.reading import ReadPhoto, in_chunks
 from relograph.maps.records import Level, MapFrame, MapSettings, line_of_camera
 from relograph.maps.shards import Shard
@@ -123,7 +123,7 @@ def frames_of(photos: Sequence[DecodedPhoto], shard: Shard, shard_sha256: str) -
                 cam_center_world=tuple(center),
                 photo_width=decoded.read.size.photo_width,
                 photo_height=decoded.read.size.photo_height,
-                camera_line=line_of_camera(photo.camera),
+                camera_line=line_of_camera(camera_of(photo)),
                 sequence=photo.sequence if isinstance(photo, Frame | PhotoFile) else None,
                 timestamp_s=photo.timestamp_s if isinstance(photo, Frame) else None,
                 photo_sha256=decoded.read.sha256,

@@ -5,7 +5,9 @@ from pathlib import Path
 
 from relograph.errors import DatasetError
 from relograph.geometry import Camera
+from relograph.localization.focal import UnknownFocal
 from relograph.maps.map import Map
+from relograph.maps.records import MapFrame
 from relograph.progress import SILENT, Progress
 from relograph.scenes.converting import convert
 from relograph.scenes.frame import FileSource, Frame
@@ -24,14 +26,15 @@ def export_map(some: Map, destination: Path, to: str, *, progress: Progress = SI
             for number, frame in enumerate(frames):
                 path = Path(folder) / f"{number}.jpg"  # by number: names of photos are not ours
                 path.write_bytes(shards[frame.shard].jpeg(frame.shard_row))
-                camera = frame.working_size.camera(frame.camera) if isinstance(frame.camera, Camera) else None
+                camera, by_exif = _camera(frame)
                 name = frame.name if frame.name.lower().endswith((".jpg", ".jpeg")) else f"{frame.name}.jpg"
                 written.append(
                     Frame(
                         name,
                         frame.T_world_cam,
                         FileSource(path),
-                        camera if isinstance(camera, Camera) else None,
+                        camera,
+                        by_exif,
                         sequence=frame.sequence,
                         timestamp_s=frame.timestamp_s,
                     )
@@ -41,3 +44,11 @@ def export_map(some: Map, destination: Path, to: str, *, progress: Progress = SI
         name = Path(some.store.where).name
         scene = Scene(name, Path(folder), "map", tuple(written), scale_is_known=scale_is_known)
         return convert(scene, destination, to, progress=progress)
+
+
+def _camera(frame: MapFrame) -> tuple[Camera | None, bool]:
+    """That of the small photo, and whether it is no more than what EXIF told."""
+    camera = None if frame.camera is None else frame.working_size.camera(frame.camera)
+    if isinstance(camera, UnknownFocal):
+        return (camera.at(camera.likely), True) if camera.is_expected else (None, False)
+    return camera, False

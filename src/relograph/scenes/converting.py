@@ -8,6 +8,7 @@ from relograph.errors import ConfigError, DatasetError
 from relograph.geometry import Camera
 from relograph.progress import SILENT, Progress
 from relograph.scenes import colmap, seven_scenes, transforms_json, tum
+from relograph.scenes.frame import Frame
 from relograph.scenes.opening import open_scene
 from relograph.scenes.scene import Scene
 from relograph.scenes.writing import ImageMode
@@ -77,11 +78,12 @@ def _left_out(scene: Scene, to: str) -> list[str]:
 
 
 def _with_focal(scene: Scene, focal_px: float) -> Scene:
-    """The scene with a camera of that focal length for each frame that had none."""
-    frames = [
-        frame
-        if frame.camera is not None
-        else replace(frame, camera=Camera.from_focal(*frame.image.read_image_header().upright_size_wh, focal_px))
-        for frame in scene
-    ]
-    return replace(scene, frames=tuple(frames))
+    """The scene with a camera of that focal length for each frame whose data give none, whatever EXIF says."""
+
+    def with_focal(frame: Frame) -> Frame:
+        if frame.camera is not None and not frame.camera_by_exif:
+            return frame
+        size_wh = frame.image.read_image_header().upright_size_wh
+        return replace(frame, camera=Camera.from_focal(*size_wh, focal_px), camera_by_exif=False)
+
+    return replace(scene, frames=tuple(map(with_focal, scene)))

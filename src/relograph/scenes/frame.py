@@ -137,6 +137,9 @@ class Frame:
     image: FileSource
     camera: Camera | None = None
     """Intrinsics of the upright photo, in its pixels; None where nothing is known."""
+    camera_by_exif: bool = False
+    """Whether the camera is no more than the focal length in the photo's EXIF: a few percent off, and of a lens that is
+    taken for straight."""
     depth: DepthSource | None = None
     sequence: str | None = None
     timestamp_s: float | None = None

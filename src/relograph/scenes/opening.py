@@ -175,5 +175,7 @@ def _with_cameras(scene: Scene, focal_px: float | None, skip_bad_frames: bool) -
 
 def _with_camera(frame: Frame, focal_px: float | None) -> Frame:
     header = frame.image.read_image_header()
-    focal_px = focal_px or header.focal_px
-    return frame if focal_px is None else replace(frame, camera=Camera.from_focal(*header.upright_size_wh, focal_px))
+    by_exif, focal_px = focal_px is None, focal_px or header.focal_px
+    if focal_px is None:
+        return frame
+    return replace(frame, camera=Camera.from_focal(*header.upright_size_wh, focal_px), camera_by_exif=by_exif)

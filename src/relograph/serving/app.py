@@ -27,7 +27,7 @@ from relograph.geometry import Camera
 from relograph.localization.answer_files import is_tall
 from relograph.localization.localizer import Answer, SeenQuery, see_query
 from relograph.localization.localizing import CameraTold
-from relograph.localization.photos import PhotoFile
+from relograph.localization.photos import AnyCamera, PhotoFile, expected_by_exif
 from relograph.localization.prior import Prior, ToldPrior
 from relograph.maps.adding import EncodedPhotos, encode_photos
 from relograph.maps.records import MapFrame, MapSettings
@@ -383,16 +383,16 @@ def _read_photo(content_type: str, body: list[bytes], max_pixels: int) -> PhotoF
     """A posed photo from a request's body, which is taken."""
     data, options = parse_request(content_type, body.pop(), FrameOptions, None)
     size_wh = check_photo(data, max_pixels)
-    told = _camera(options.focal_px, options.camera).of(size_wh)
+    camera: AnyCamera = _camera(options.focal_px, options.camera).of(size_wh)
     try:
         name = safe_name(options.name, "name")
         T_world_cam = pose_from_matrix(options.T_world_cam, "T_world_cam")
         focal_px = read_header(io.BytesIO(data), name).focal_px
-        if told is None and focal_px is not None:
-            told = Camera.from_focal(*size_wh, focal_px)
+        if camera is None and focal_px is not None:
+            camera = expected_by_exif(Camera.from_focal(*size_wh, focal_px))
     except (DatasetError, GeometryError) as error:
         raise invalid(str(error)) from None
-    return PhotoFile(name, data, T_world_cam, told, options.sequence or sequence_of(name))
+    return PhotoFile(name, data, T_world_cam, camera, options.sequence or sequence_of(name))
 
 
 async def _add(service: Service, served: ServedMap, photo: PhotoFile) -> Response:
