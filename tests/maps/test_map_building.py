@@ -124,6 +124,17 @@ def test_a_full_disk_is_one_clear_line_also_for_the_small_photo(monkeypatch: pyt
         small_jpeg(np.zeros((16, 16, 3), np.uint8), 1000)
 
 
+def test_small_photos_are_written_where_no_file_in_memory_is_allowed(monkeypatch: pytest.MonkeyPatch):
+    pixels = np.zeros((16, 16, 3), np.uint8)
+    expected = small_jpeg(pixels, 1000)
+
+    def refused(name: str) -> int:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr("os.memfd_create", refused)
+    assert small_jpeg(pixels, 1000) == expected
+
+
 def test_a_map_without_features_has_smaller_photos():
     assert max_jpeg_bytes(()) == MAX_LONE_JPEG_BYTES < MAX_JPEG_BYTES == max_jpeg_bytes(LEVELS[:2])
 

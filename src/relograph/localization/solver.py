@@ -330,10 +330,9 @@ def _problem(
         rays = epipolar_matches(query_xy[kept], ref_xy[kept], ref_idx[kept], T_world_ref, query_camera, ref_cameras)
 
     by_group = {camera.group: camera for camera in (*ref_cameras, query_camera) if isinstance(camera, UnknownFocal)}
-    expected = [
-        (by_group[group].likely, by_group[group].log_sigma) for group in sorted(by_group)
-    ]  # as rays number them
-    likely, log_focal_sigma = np.reshape(expected, (-1, 2)).T
+    in_order = [by_group[group] for group in sorted(by_group)]  # as rays number them
+    likely = np.array([camera.likely for camera in in_order], dtype=np.float64)
+    log_focal_sigma = np.array([camera.log_sigma for camera in in_order], dtype=np.float64)
     weight = weight[kept] / weight[kept].max(initial=TINY)  # their squares are numbers, however small they are
     new_point = (np.diff(query_xy[kept], axis=0, prepend=np.nan) != 0).any(axis=1)
     return _Problem(

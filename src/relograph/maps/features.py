@@ -121,8 +121,8 @@ class ShardedFeatures(MapFeatures):
             jpegs = [shard.jpeg(place) for shard, place in places]
             computed = complete_levels(self._answering_model, _decoded(jpegs), levels, device)
             for number, row in enumerate(missing):
-                # With memory of their own: one photo is not to keep those that were computed with it.
-                of_photo = ImageFeatures(*(part[[number]].clone() for part in vars(computed).values()))
+                # By a list, which copies: one photo is not to keep those that were computed with it.
+                of_photo = computed[[number]]
                 self.recent.put(row, device, of_photo)
                 found[row] = of_photo
         of_rows = [found[row] for row in rows]

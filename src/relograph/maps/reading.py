@@ -115,9 +115,10 @@ def small_jpeg(pixels: UInt8[np.ndarray, "H W 3"], max_bytes: int) -> bytes:
 
 def _scratch_file() -> IO[bytes]:
     """A file without a name; in memory on systems that know such files, as disks take a millisecond to make one."""
-    if hasattr(os, "memfd_create"):
+    try:
         return os.fdopen(os.memfd_create("relograph"), "w+b")
-    return TemporaryFile()
+    except (AttributeError, OSError):  # where there is none, or a sandbox allows none
+        return TemporaryFile()
 
 
 def in_chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
