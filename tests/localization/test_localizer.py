@@ -576,6 +576,16 @@ def test_a_camera_of_another_photo_is_an_error(localizer: Localizer):
         localizer.localize(noise_photo(3), camera=CAMERA.rotated_90(1))
 
 
+@pytest.mark.parametrize("focal_px", [4.2, 26.0])
+def test_a_focal_length_in_millimetres_is_an_error(localizer: Localizer, focal_px: float):
+    photo = noise_photo(3)
+    height, width = photo.shape[:2]
+    with pytest.raises(
+        GeometryError, match=f"at least 32 pixels for a photo of {width} x {height}, found {focal_px:g}"
+    ):
+        localizer.localize(photo, camera=Camera.from_focal(width, height, focal_px))
+
+
 def test_a_query_needs_a_reference(localizer: Localizer):
     with pytest.raises(ConfigError, match="1 to 32 references, got 0"):
         Localizer(localizer.map, localizer.network, num_references=0)

@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from relograph.errors import ConfigError, DatasetError, MissingExtraError
+from relograph.errors import ConfigError, DatasetError, GeometryError, MissingExtraError
 from relograph.export.keeping import kept_export
 from relograph.export.running import with_onnx
 from relograph.freed_memory import keep_freed_memory
@@ -57,6 +57,9 @@ SHARPEST_PX = 1.0
 """Places are not weighed as more precise than this: fine features are two pixels apart."""
 QUERY_GROUP, MAP_GROUP = -2, -1
 """Of focal lengths that are not known: the query's own, and one for all such photos of the map."""
+SHORTEST_FOCAL = 0.2
+"""That a query may have, in units of its longer side: 136 degrees, more than any lens sees that is no fisheye. With
+less, as of millimetres taken for pixels, matches agree on a pose near the map's middle."""
 
 
 @dataclass(frozen=True)
@@ -434,7 +437,20 @@ def _query_camera(camera: AnyCamera, photo: SeenPhoto) -> Camera | UnknownFocal:
         camera = UnknownFocal(size.photo_width, size.photo_height, QUERY_GROUP)
         if photo.exif_focal is not None:
             camera = replace(camera, likely=photo.exif_focal, log_sigma=EXIF_LOG_SIGMA)
-    return size.camera(camera)
+    seen = size.camera(camera)
+    if isinstance(camera, Camera) and camera.model != "fisheye":
+        _check_focal(camera)
+    return seen
+
+
+def _check_focal(camera: Camera) -> None:
+    shortest_px = SHORTEST_FOCAL * max(camera.width, camera.height)
+    if min(camera.fx, camera.fy) < shortest_px:
+        raise GeometryError(
+            f"expected a focal length of at least {shortest_px:g} pixels for a photo of {camera.width} x "
+            f"{camera.height}, found {min(camera.fx, camera.fy):g}. Turn millimetres into pixels of this photo, or "
+            "leave it out to have it found."
+        )
 
 
 def _ref_camera(view: MapView, row: int) -> Camera | UnknownFocal:
