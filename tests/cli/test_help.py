@@ -99,6 +99,12 @@ def test_every_command_and_option_is_explained_in_one_sentence(path: tuple[str, 
         assert "\n" not in parameter.help
 
 
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_no_help_is_taken_for_markup(path: tuple[str, ...]):
+    for words in (COMMANDS[path].help, *(parameter.help for parameter in COMMANDS[path].params)):
+        assert "[" not in words  # rich prints nothing of what stands in brackets
+
+
 def test_an_unknown_option_is_a_usage_error_with_exit_code_2():
     done = CliRunner().invoke(app, ["scene", "info", "kitchen", "--colour"])
     assert done.exit_code == 2

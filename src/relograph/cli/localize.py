@@ -76,7 +76,9 @@ def localize_command(
     ] = None,
     prior: Annotated[
         str | None,
-        typer.Option(metavar="POSE", help="Where they were taken, about: 'x y z [qw qx qy qz]', or a 4x4 matrix file."),
+        typer.Option(
+            metavar="POSE", help="Where they were taken, about: 'x y z', 'x y z qw qx qy qz', or a 4x4 matrix."
+        ),
     ] = None,
     prior_radius: Annotated[
         float,

@@ -44,7 +44,10 @@ DescriptorsOption = Annotated[
     ),
 ]
 PairsOption = Annotated[
-    Path | None, typer.Option("--pairs", metavar="FILE", help="Your own list of lines 'query reference [score]'.")
+    Path | None,
+    typer.Option(
+        "--pairs", metavar="FILE", help="Your own list of lines 'query reference' or 'query reference score'."
+    ),
 ]
 CacheOption = Annotated[
     Path | None,
