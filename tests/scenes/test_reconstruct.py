@@ -88,6 +88,25 @@ def placed(scene: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconstruct, "_place_cameras", lambda *_: model)
 
 
+def test_photos_in_heic_are_given_to_pycolmap_as_jpeg(room, tmp_path, monkeypatch: pytest.MonkeyPatch):
+    pillow_heif = pytest.importorskip("pillow_heif", reason="no decoder of HEIC: pip install 'relograph[heic]'")
+    (tmp_path / "photos").mkdir()
+    for index in range(3):
+        photo = Image.open(room[0] / f"IMG_{index}.png")
+        pillow_heif.from_pillow(photo).save(tmp_path / "photos" / f"IMG_{index}.HEIC")
+    photo.save(tmp_path / "photos" / "IMG_0.JPG")
+    given = {}
+
+    def place_cameras(_: object, folder: Path, photos: reconstruct._Photos, *__: object) -> None:
+        given.update({name: (folder / name).read_bytes()[:3] for name in photos.names})
+        raise DatasetError("that is enough")
+
+    monkeypatch.setattr(reconstruct, "_place_cameras", place_cameras)
+    with pytest.raises(DatasetError, match="that is enough"):
+        reconstruct_scene(tmp_path / "photos", tmp_path / "scene")
+    assert given == dict.fromkeys(["IMG_0.HEIC.jpg", "IMG_0.JPG", "IMG_1.jpg", "IMG_2.jpg"], b"\xff\xd8\xff")
+
+
 @pytest.mark.usefixtures("placed")
 def test_a_known_distance_between_two_cameras_gives_metres(room, tmp_path):
     photos, T_true = room

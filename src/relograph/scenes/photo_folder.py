@@ -4,11 +4,13 @@ import os
 import re
 from pathlib import Path
 
-from relograph.errors import DatasetError
+from relograph.environment import installed_version
+from relograph.errors import DatasetError, MissingExtraError
 from relograph.scenes.names import reading, safe_name
 
-ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".ppm")
-"""Of files that may be photos; those of phones that take HEIC are converted first."""
+HEIC_ENDINGS = (".heic", ".heif")
+ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".ppm", *HEIC_ENDINGS)
+"""Of files that may be photos."""
 DEPTH_ENDING = ".depth.png"
 """Of depth maps that lie beside photos, as in 7-Scenes."""
 
@@ -32,9 +34,10 @@ def list_photos(folder: Path) -> list[str]:
                 if name.lower().endswith(ENDINGS) and not name.lower().endswith(DEPTH_ENDING) and name[0] != "."
             ]
     if not names:
-        raise DatasetError(
-            f"{folder}: expected photos ({', '.join(ENDINGS)}), found none. Convert others, such as HEIC, to JPEG."
-        )
+        raise DatasetError(f"{folder}: expected photos ({', '.join(ENDINGS)}), found none. Convert others to JPEG.")
+    for name in names:
+        if name.lower().endswith(HEIC_ENDINGS) and installed_version("pillow-heif") is None:
+            raise MissingExtraError("pillow-heif", "heic", f"{folder / name}: a photo in HEIC")
     return sorted((safe_name(name, str(folder)) for name in names), key=in_order)
 
 

@@ -24,7 +24,7 @@ from relograph.progress import SILENT, Progress
 from relograph.scenes.ar_log import ArLog, read_ar_log
 from relograph.scenes.frame import FileSource, Frame
 from relograph.scenes.loops import pairs_alike
-from relograph.scenes.photo_folder import list_photos
+from relograph.scenes.photo_folder import HEIC_ENDINGS, list_photos
 from relograph.scenes.reconstruction_file import ScaleSource, write_reconstruction_file
 from relograph.scenes.video import check_fps, is_video, open_video
 from relograph.scenes.writing import place_image, writing_folder
@@ -160,11 +160,18 @@ def _place_photos(source: Path, folder: Path, fps: float, progress: Progress) ->
                 advance(1)
     else:
         names = list_photos(source)
+        taken = {name.lower() for name in names}
         with progress.task("copying photos", total=len(names)) as advance:
             for name in names:
                 file = FileSource(source / name)
-                place_image(Frame(name, Pose.identity(), file), folder / name, "copy")
-                header = file.read_image_header()
+                photo, header = Frame(name, Pose.identity(), file), file.read_image_header()
+                if name.lower().endswith(HEIC_ENDINGS):  # which pycolmap does not read
+                    as_jpeg = str(PurePosixPath(name).with_suffix(".jpg"))
+                    name = f"{name}.jpg" if as_jpeg.lower() in taken else as_jpeg
+                    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                    Image.fromarray(photo.read_image()).save(folder / name, quality=95)
+                else:
+                    place_image(photo, folder / name, "copy")
                 photos.names.append(name)
                 photos.size_and_focal.add((*header.upright_size_wh, header.focal_px))
                 if re.fullmatch(r"[0-9]+\.[0-9]+", stem := PurePosixPath(name).stem):  # as in TUM RGB-D
