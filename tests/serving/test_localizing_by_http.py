@@ -165,6 +165,8 @@ def test_a_body_of_another_type_or_shape_is_refused(asked: Running):
     assert error_of(post(path, content=photo_file(), headers={"Content-Type": "image/jpeg"}), 415)[0]
     assert error_of(post(path), 415)[0] == "unsupported_type"
     assert "image" in error_of(post(path, files={"photo": b"hello"}), 422)[1]
+    assert "in the field image" in error_of(post(path, files={"photo": bytes(100_000)}), 422)[1]
+    assert "a longer one" in error_of(post(path, data={"solver": "x" * 100_000}, files={"image": photo_file()}), 422)[1]
     assert "image_base64" in error_of(post(path, json={}), 422)[1]
     assert "base64" in error_of(post(path, json={"image_base64": "???"}), 422)[1]
     assert error_of(post(path, json=[1, 2, 3]), 422)[0] == "invalid_request"

@@ -140,6 +140,8 @@ def parse_form(content_type: str, body: bytes) -> tuple[bytes, dict[str, str]]:
         if name == IMAGE:
             image = bytes(part.content)
             continue
+        if part.is_file and len(part.content) > MAX_FIELD_BYTES:
+            raise invalid(f"Expected the photo's file in the field {IMAGE}, found a file in another. Rename the field.")
         if len(part.content) > MAX_FIELD_BYTES:
             raise invalid(f"Expected fields of at most {MAX_FIELD_BYTES} bytes, found a longer one. Send less.")
         try:
@@ -155,6 +157,10 @@ def parse_form(content_type: str, body: bytes) -> tuple[bytes, dict[str, str]]:
 class _Part:
     headers: dict[bytes, bytes] = field(default_factory=dict)
     content: bytearray = field(default_factory=bytearray)
+
+    @property
+    def is_file(self) -> bool:
+        return b"filename" in parse_options_header(self.headers.get(b"content-disposition", b""))[1]
 
     @property
     def name(self) -> str:
