@@ -19,5 +19,5 @@ localizer = relograph.Localizer(relograph.Map.create(folder / "room.map", scene.
 queries = open_queries([Path(sys.argv[1])], fps=5)  # folders of photos go the same way
 answers = localize_queries(localizer, queries, CameraTold(camera=scene.train[0].camera))
 raw, smoothed = write_answers(answers, folder / "walk.tum", "tum", PoseWording(axes="ros"))
-print(f"{raw.num_localized} of {raw.num_queries} frames localized", raw.first_reason)
+print(f"{raw.num_localized} of {raw.num_queries} frames localized", raw.first_refused)
 print(sorted(path.name for path in folder.glob("*.tum")))

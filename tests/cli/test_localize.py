@@ -121,6 +121,12 @@ def test_one_bad_photo_is_refused_and_the_others_are_answered(place: Path, tmp_p
     assert "expected a photo as JPEG" in rows[3]
 
 
+def test_the_first_refused_photo_is_named(place: Path, tmp_path: Path):
+    (tmp_path / "bad.png").write_bytes(b"no photo")
+    done = localize(place, tmp_path / "bad.png", "--solver", "regress")
+    assert "localized: 0 of 1; 1 refused, the first: bad.png: the photo: expected a photo as JPEG" in done.stderr
+
+
 def test_a_camera_of_another_shape_is_a_refusal_that_says_so(place: Path, tmp_path: Path):
     (tmp_path / "camera.txt").write_text("PINHOLE 120 160 130 130 60 80\n")
     (answer,) = documents(localize(place, place / "queries" / "0.png", "--camera", tmp_path / "camera.txt").stdout)

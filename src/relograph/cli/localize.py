@@ -180,5 +180,5 @@ def _camera_told(focal_px: float | None, camera: str | None, view: "MapView") ->
 def _tell(what: str, tally: "Tally") -> None:
     """How many were localized, on stderr: stdout may hold the answers."""
     num_refused = tally.num_queries - tally.num_localized
-    why = f"; {num_refused:,} refused, the first: {tally.first_reason}" if num_refused else ""
+    why = f"; {num_refused:,} refused, the first: {tally.first_refused}" if num_refused else ""
     typer.echo(printable(f"{what}: {tally.num_localized:,} of {tally.num_queries:,}{why}"), err=True)

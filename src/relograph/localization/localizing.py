@@ -108,12 +108,12 @@ class Tally:
 
     num_queries: int
     num_localized: int
-    first_reason: str
-    """Why the first of the others was refused; empty where none was."""
+    first_refused: str
+    """Name of the first of the others, and why it was refused; empty where none was."""
 
     @staticmethod
     def of(answers: Sequence[NamedAnswer]) -> "Tally":
-        reasons = [named.answer.reason for named in answers if not named.answer.localized]
+        reasons = [f"{named.name}: {named.answer.reason}" for named in answers if not named.answer.localized]
         return Tally(len(answers), len(answers) - len(reasons), reasons[0] if reasons else "")
 
 
