@@ -264,10 +264,10 @@ def draw_pose(ground: Ground, followed: Followed, path: Path) -> None:
     save(figure, path)
 
 
-def draw_confidence(sure: Followed, doubtful: Followed, path: Path) -> None:
-    """The log odds of two answers, term by term."""
+def draw_confidence(of_place: Followed, of_none: Followed, path: Path) -> None:
+    """The log odds of an answer and of a refusal, term by term."""
     figure, both = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained", sharex=True)
-    for axes, followed in zip(both, (sure, doubtful), strict=True):
+    for axes, followed in zip(both, (of_place, of_none), strict=True):
         answer, odds = followed.judged.answer, followed.judged.odds
         terms = [("at the outset", odds.bias)]
         terms += [
@@ -296,8 +296,9 @@ def draw_confidence(sure: Followed, doubtful: Followed, path: Path) -> None:
     save(figure, path)
 
 
-def follow(localizer: Localizer, frame: Frame) -> Followed:
-    compared = localizer.compare(frame.read_image(), camera=frame.camera)
+def follow(localizer: Localizer, frame: Frame, *, mirrored: bool = False) -> Followed:
+    photo = frame.read_image()
+    compared = localizer.compare(photo[:, ::-1] if mirrored else photo, camera=frame.camera)
     assert isinstance(compared, Compared)
     return Followed(frame, compared, judge(compared, localizer.solver, localizer.calibration))
 
@@ -310,10 +311,9 @@ def draw_concepts(scene: Scene, folder: Path, num_map: int = MAP_PHOTOS, num_que
     with TemporaryDirectory() as temporary:
         place = Map.create(Path(temporary) / "room.map", evenly(scene.train, num_map))
         localizer = Localizer(place)
-        queries = [follow(localizer, frame) for frame in evenly(scene.test, num_queries)]
-        query, doubtful = (
-            queries[min(QUERY, len(queries) - 1)],
-            min(queries, key=lambda one: one.judged.answer.confidence),
+        frames = evenly(scene.test, num_queries)
+        query, of_none = (
+            follow(localizer, frames[min(QUERY, len(frames) - 1)], mirrored=mirrored) for mirrored in (False, True)
         )
         ground = Ground(np.stack(ground_axes(place.features.T_world_cam), axis=1))
         (descriptor,) = MapFeatures.of([query.frame], place.network).descriptors
@@ -323,7 +323,7 @@ def draw_concepts(scene: Scene, folder: Path, num_map: int = MAP_PHOTOS, num_que
         draw_graph(ground, query, folder / "concept-graph.png")
         draw_matches(place, query, folder / "concept-matches.png")
         draw_pose(ground, query, folder / "concept-pose.png")
-        draw_confidence(query, doubtful, folder / "concept-confidence.png")
+        draw_confidence(query, of_none, folder / "concept-confidence.png")
 
 
 if __name__ == "__main__":
