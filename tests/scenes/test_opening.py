@@ -86,6 +86,10 @@ def test_where_nothing_fits_the_answer_says_what_was_looked_for(tmp_path):
     assert message.startswith(str(tmp_path))
     for name, format in FORMATS.items():
         assert f"{format.looks_for} ({name})" in message
+    assert message.endswith("Photos without poses get them by `relograph scene reconstruct`.")
+    (tmp_path / "holiday.jpg").unlink()
+    with pytest.raises(DatasetError, match=r"Open the folder that has one of these\.$"):
+        open_scene(tmp_path)
 
 
 def test_a_format_spelled_wrong_is_answered_with_the_nearest(tmp_path):

@@ -14,6 +14,7 @@ from relograph.geometry import Camera
 from relograph.scenes import cambridge, colmap, poses_csv, seven_scenes, transforms_json, tum
 from relograph.scenes.frame import Frame, list_zip
 from relograph.scenes.names import is_folder, list_folder, reading
+from relograph.scenes.photo_folder import ENDINGS
 from relograph.scenes.scene import Scene, SceneBuilder
 
 
@@ -139,8 +140,11 @@ def _recognise(root: Path) -> list[str]:
                 f"{', ...' if len(scenes) > 5 else ''}. Open one of them, for example {root / scenes[0]}."
             )
         looked_for = "; ".join(f"{known.looks_for} ({name})" for name, known in FORMATS.items())
-        zips = [name for name in list_folder(root) if name.lower().endswith(".zip")]
+        files = list_folder(root)
+        zips = [name for name in files if name.lower().endswith(".zip")]
         advice = f"Extract {zips[0]} first." if zips else "Open the folder that has one of these."
+        if any(name.lower().endswith(ENDINGS) for name in files):
+            advice += " Photos without poses get them by `relograph scene reconstruct`."
         raise DatasetError(f"{root}: expected a scene, found none of: {looked_for}. {advice}")
     return names
 
