@@ -39,23 +39,23 @@ def test_matches_and_poses_of_a_network_that_runs_in_bfloat16_are_in_float32(mon
     for module in (query_network, map_features, batched):
         monkeypatch.setattr(module, "answering_precision", as_on_a_gpu)
     encoded: list[torch.dtype] = []
-    regressed_within: list[bool] = []
-    encode, regress = MatchGNN.encode, MatchGNN.regress
+    answered_within: list[bool] = []
+    encode, answer = MatchGNN.encode, MatchGNN.answer
 
     def noting_encode(self: MatchGNN, images: torch.Tensor) -> object:
         features = encode(self, images)
         encoded.append(features.coarse.dtype)
         return features
 
-    def noting_regress(self: MatchGNN, *inputs: object) -> object:
-        regressed_within.append(torch.is_autocast_enabled("cpu"))
-        return regress(self, *inputs)
+    def noting_answer(self: MatchGNN, *inputs: object) -> object:
+        answered_within.append(torch.is_autocast_enabled("cpu"))
+        return answer(self, *inputs)
 
     monkeypatch.setattr(MatchGNN, "encode", noting_encode)
-    monkeypatch.setattr(MatchGNN, "regress", noting_regress)
+    monkeypatch.setattr(MatchGNN, "answer", noting_answer)
     found = compared_in_a_small_map(network)
     assert encoded == [torch.bfloat16]
-    assert regressed_within == [False]
+    assert answered_within == [False]
     for name in ("xy", "confidence", "sigma_px", "seen"):
         assert getattr(found.matches, name).dtype == torch.float32, name
     assert found.T_regressed.t.dtype == torch.float64

@@ -17,7 +17,7 @@ from relograph.evaluation.peers.solving import poselib_pose
 from relograph.geometry import Camera, Pose, pose_error
 from relograph.localization import solver
 from relograph.localization.focal import FoundLens, UnknownFocal
-from relograph.localization.solver import MatchedPoints, SolverAnswer, solve_query_pose
+from relograph.localization.solver import Doubt, MatchedPoints, SolverAnswer, solve_query_pose
 
 DISTORTED = Camera(640, 480, 500.0, 520.0, 310.0, 250.0, (-0.25, 0.08, 0.001, -0.002), "opencv")
 FISHEYE = Camera(800, 600, 400.0, 400.0, 400.0, 300.0, (0.05, -0.01, 0.0, 0.0), "fisheye")
@@ -598,6 +598,39 @@ def test_a_focal_length_that_a_pose_metres_away_fits_is_found_out_by_the_regress
     answer = room.solve(query_camera=with_focal(CAMERA, 1.75), start=start)
     assert answer.focal_refuted
     assert error(answer, room)[1] < 0.02
+
+
+@pytest.mark.parametrize("share", [0.45, 0.6, 1.9])
+def test_a_focal_length_that_is_far_off_is_found_out_by_who_never_believed_it(share):
+    """From where the wrong one leads no step finds back, and a regressed pose that was told of it is no better."""
+    num_found = {False: 0, True: 0}
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        centers, turns = rng.normal(0, [0.2, 0.1, 0.5], (7, 3)), rng.normal(0, 0.1, (8, 3))
+        room = matched_room(rng, per_ref=60, centers=centers, turns=turns)
+        room = room.with_noise(rng, 0.7).with_wrong_matches(rng, 0.5)
+        camera = with_focal(CAMERA, share)
+        misled = near(room.T_world_query, rng, sigma_m=1.0)
+        lens = FoundLens(CAMERA.fx / 640 * 1.02)
+        doubt = Doubt(near(room.T_world_query, rng, sigma_m=0.1), lens, lens)
+        for doubting in (None, doubt):
+            answer = room.solve(query_camera=camera, start=misled, doubting=doubting)
+            is_found = answer.T_world_cam is not None and error(answer, room)[1] < 0.1
+            num_found[doubting is not None] += is_found
+    assert num_found[True] == 12, num_found
+    assert num_found[False] < 12, num_found
+
+
+def test_a_right_focal_length_is_left_alone_by_a_doubt():
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        room = matched_room(rng).with_noise(rng, 1.0).with_wrong_matches(rng, 0.3)
+        believed, doubted = (
+            room.solve(start=near(room.T_world_query, np.random.default_rng(seed)), doubting=doubting)
+            for doubting in (None, Doubt(near(room.T_world_query, rng), FoundLens(0.9), FoundLens(0.9)))
+        )
+        assert not doubted.focal_refuted
+        assert_allclose(pose_error(doubted.T_world_cam, believed.T_world_cam), 0, atol=1e-4)
 
 
 def test_a_doubted_focal_length_leaves_the_regressed_distance_where_the_references_stand_together(monkeypatch):

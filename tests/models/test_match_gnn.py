@@ -8,6 +8,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 from torch import Tensor
+from torch.testing import assert_close
 
 from relograph.errors import ConfigError
 from relograph.geometry import Pose, rotation_error_deg
@@ -174,12 +175,35 @@ def test_the_pose_network_is_told_all_lenses_or_none_and_the_last_layer_what_is_
     matches = answer(network, num_references=2).matches
     hw = (HEIGHT, WIDTH)
     lenses = [of if is_known else None for of, is_known in zip(lens(), knows, strict=True)]
-    told, known = network.told_and_known_flow(matches, hw, hw, *lenses)
-    assert known.knows[0, 0, 0].tolist() == [float(is_known) for is_known in knows]
-    assert told.knows[0, 0, 0].tolist() == [float(all(knows))] * 2
-    unknown = network.flow(matches, hw, hw, None, None)
-    assert torch.equal(told.here, unknown.here) != all(knows)
-    assert torch.equal(known.there, unknown.there) != knows[1]
+    flows = network.flows(matches, hw, hw, *lenses)
+    assert flows.known.knows[0, 0, 0].tolist() == [float(is_known) for is_known in knows]
+    assert flows.told.knows[0, 0, 0].tolist() == [float(all(knows))] * 2
+    assert flows.untold.knows[0, 0, 0].tolist() == [0.0, 0.0]
+    assert torch.equal(flows.told.here, flows.untold.here) != all(knows)
+    assert torch.equal(flows.known.there, flows.untold.there) != knows[1]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("knows", [(True, True), (True, False), (False, True), (False, False)], ids=str)
+def test_answers_are_those_of_lenses_as_they_are_told_and_doubts_those_of_none(
+    network: MatchGNN, knows: tuple[bool, bool]
+) -> None:
+    matches = answer(network, num_references=2).matches
+    everything, T_world_ref = torch.ones(1, 2, dtype=torch.bool), poses(1, 2)
+    lenses = [of if is_known else None for of, is_known in zip(lens(), knows, strict=True)]
+    flows = network.flows(matches, (HEIGHT, WIDTH), (HEIGHT, WIDTH), *lenses)
+    found = network.answer(matches.mutual, flows, T_world_ref, everything)
+    for flow, told, settled in (
+        (flows.known, flows.told, found.settled),
+        (flows.untold, flows.untold, found.doubting),
+    ):
+        edges = network.pose(told, T_world_ref, everything)
+        alone = network.settle(edges, matches.mutual, flow, T_world_ref, everything)
+        assert_close(settled.T_world_query.matrix(), alone.T_world_query.matrix(), atol=1e-6, rtol=0)
+        assert_close(settled.log_focal, alone.log_focal, atol=1e-6, rtol=0)
+    told_edges = network.pose(flows.told, T_world_ref, everything)
+    assert_close(found.edges.T_ref_query.matrix(), told_edges.T_ref_query.matrix(), atol=1e-9, rtol=0)
+    assert_close(found.edges.log_sigma, told_edges.log_sigma, atol=1e-9, rtol=0)
 
 
 @torch.no_grad()

@@ -19,10 +19,11 @@ from relograph.graphs.correspondence import Lenses
 from relograph.localization.localizer import CANDIDATES_PER_REFERENCE, Compared, found_lenses, lenses_of
 from relograph.localization.map_features import MapFeatures
 from relograph.localization.photos import WorkingSize
+from relograph.localization.solver import Doubt
 from relograph.localization.spread import choose_spread_references
 from relograph.models.answering import answering_precision
 from relograph.models.folding import fold_match_gnn
-from relograph.models.match_gnn import ImageFeatures, MatchAnswers, Matches
+from relograph.models.match_gnn import ImageFeatures, Matches
 from relograph.models.shipped import LoadedMatchGNN
 from relograph.retrieval import ExactIndex
 
@@ -165,20 +166,20 @@ class BatchedNetwork:
         if ref_lenses is not None:
             by_query = (len(of_queries), -1)
             ref_lenses = Lenses(ref_lenses.K.unflatten(0, by_query), ref_lenses.distortion.unflatten(0, by_query))
-        flow, known = self._model.told_and_known_flow(
-            matches, queries.size.size_hw, ref_sizes[0].size_hw, query_lenses, ref_lenses
-        )
+        flows = self._model.flows(matches, queries.size.size_hw, ref_sizes[0].size_hw, query_lenses, ref_lenses)
         # Around the first reference, as `Localizer` has it: float32 is not for coordinates of a city.
         T_world_ref = references.T_world_cam[rows]
         origin = T_world_ref.t[:, :1]
         T_local_ref = Pose(T_world_ref.R, T_world_ref.t - origin).to(self.device, torch.float32)
         everything = torch.ones(rows.shape, dtype=torch.bool, device=self.device)
-        answers: MatchAnswers = self._model.regress(matches, flow, T_local_ref, everything)
-        settled = self._model.settle(answers, T_local_ref, everything, known)
-        T_edges = (T_local_ref @ answers.T_ref_query).to("cpu", torch.float64)
-        T_query = settled.T_world_query.to("cpu", torch.float64)
-        agreement, lenses = settled.agreement.tolist(), found_lenses(settled)
-        log_sigma, overlap = answers.log_sigma.cpu(), answers.overlap.cpu()
+        answers = self._model.answer(matches.mutual, flows, T_local_ref, everything)
+        T_edges = (T_local_ref @ answers.edges.T_ref_query).to("cpu", torch.float64)
+        T_query, T_doubting = (
+            some.T_world_query.to("cpu", torch.float64) for some in (answers.settled, answers.doubting)
+        )
+        agreement = answers.settled.agreement.tolist()
+        lenses, doubting = (found_lenses(some) for some in (answers.settled, answers.doubting))
+        log_sigma, overlap = answers.edges.log_sigma.cpu(), answers.edges.overlap.cpu()
         return [
             Compared(
                 rows=refs,
@@ -195,6 +196,7 @@ class BatchedNetwork:
                 T_regressed=Pose(T_query.R[idx], T_query.t[idx] + origin[idx, 0]),
                 agreement=agreement[idx],
                 lenses=lenses[idx],
+                doubting=Doubt(Pose(T_doubting.R[idx], T_doubting.t[idx] + origin[idx, 0]), *doubting[idx]),
                 scale=queries.size.scale,
             )
             for idx, refs in enumerate(retrieved.rows)

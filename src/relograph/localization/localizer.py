@@ -28,13 +28,13 @@ from relograph.export.running import with_onnx
 from relograph.freed_memory import keep_freed_memory
 from relograph.geometry import Camera, Pose, pose_error
 from relograph.graphs.correspondence import Lenses, cell_anchors
-from relograph.localization.confidence import UNCALIBRATED, confidence, sureness
+from relograph.localization.confidence import UNCALIBRATED, UNDECIDED, confidence, is_right, sureness
 from relograph.localization.focal import EXIF_LOG_SIGMA, FoundLens, UnknownFocal
 from relograph.localization.map_features import PHOTOS_AT_ONCE
 from relograph.localization.map_view import MapView, StoredMap
 from relograph.localization.photos import AnyCamera, QueryImage, SeenPhoto, WorkingSize, read_query
 from relograph.localization.prior import AnyPrior, Prior, as_prior
-from relograph.localization.solver import MatchedPoints, SolverAnswer, solve_query_pose
+from relograph.localization.solver import Doubt, MatchedPoints, SolverAnswer, solve_query_pose
 from relograph.localization.spread import choose_spread_references
 from relograph.models.folding import fold_match_gnn
 from relograph.models.match_gnn import COARSE_STRIDE, LIKELY_FOCAL, ImageFeatures, Matches
@@ -148,6 +148,8 @@ class Compared:
     """Share of the matches, by weight, that agree with it."""
     lenses: tuple[FoundLens, FoundLens]
     """Of the query and of its references, as the network has them where they are not known."""
+    doubting: Doubt | None = None
+    """What the network would say if no lens had been told."""
     prior: Prior | None = None
     """Where the photo was taken, as somebody knows already."""
     scale: float = 1.0
@@ -396,6 +398,10 @@ class Localizer:
             T_regressed=T_world_local @ found.settled.T_world_query[0].to("cpu", torch.float64),
             agreement=float(found.settled.agreement[0]),
             lenses=found_lenses(found.settled)[0],
+            doubting=Doubt(
+                T_world_local @ found.doubting.T_world_query[0].to("cpu", torch.float64),
+                *found_lenses(found.doubting)[0],
+            ),
         )
 
 
@@ -595,6 +601,7 @@ def _solve(compared: Compared, points: MatchedPoints, sigma_m: float, *, is_requ
             start=compared.T_regressed,
             start_sigma_m=sigma_m,
             start_lenses=compared.lenses,
+            doubting=compared.doubting,
             also_from=None if compared.prior is None else compared.prior.start(compared.T_regressed),
         )
     except MissingExtraError:
@@ -626,8 +633,8 @@ def _signs(
     }
     if solved is None or solved.T_world_cam is None:
         return signs
-    others = [pose for pose in (compared.T_regressed, solved.T_by_other_focals) if pose is not None]
-    differences = [pose_error(solved.T_world_cam, other) for other in others]
+    also_possible = [] if solved.T_by_other_focals is None else [solved.T_by_other_focals]
+    differences = [pose_error(solved.T_world_cam, other) for other in (compared.T_regressed, *also_possible)]
     variance_rad, variance_m = (
         float(torch.linalg.eigvalsh(solved.covariance[some, some])[-1]) for some in (slice(0, 3), slice(3, 6))
     )
@@ -637,6 +644,7 @@ def _signs(
         "precision": sure(sqrt(max(variance_m, 0.0)), degrees(sqrt(max(variance_rad, 0.0)))),
         "agreement": min(sure(float(by.translation_error_m), float(by.rotation_error_deg)) for by in differences),
         "focal_known": float(isinstance(compared.query_camera, Camera) and not solved.focal_refuted),
+        UNDECIDED: float(any(not is_right(other, solved.T_world_cam) for other in also_possible)),
     }
 
 

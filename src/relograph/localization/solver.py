@@ -77,6 +77,16 @@ class MatchedPoints:
 
 
 @dataclass(frozen=True)
+class Doubt:
+    """What matches say where no lens is believed."""
+
+    T_world_query: Pose
+    query: FoundLens
+    refs: FoundLens
+    """That of all references."""
+
+
+@dataclass(frozen=True)
 class SolverAnswer:
     """Where the query was taken, how sure that is, and on what it rests."""
 
@@ -117,6 +127,7 @@ def solve_query_pose(
     start: Pose | None = None,
     start_sigma_m: float = 0.1,
     start_lenses: tuple[FoundLens, FoundLens] | None = None,
+    doubting: Doubt | None = None,
     also_from: Pose | None = None,
     max_error_px: float = 2.0,
     ref_sigma_m: float = 0.005,
@@ -133,8 +144,9 @@ def solve_query_pose(
     kept. Its position counts only where the references stand so close together, or so much in line with the query,
     that matches cannot tell how far away it is; there `start_sigma_m` is how far to trust it. `start_lenses` are those
     of the query and of the references that go with it, for those that are not known: where matches agree with them, no
-    other focal lengths are searched for. `also_from` is another pose to begin with, such as that of the
-    video's last frame; it counts for nothing else.
+    other focal lengths are searched for. `doubting` is where to begin once lenses that were given are in doubt; without
+    it they are doubted from what they lead to, which takes longer and finds less. `also_from` is another pose to begin
+    with, such as that of the video's last frame; it counts for nothing else.
 
     `ref_sigma_m` and `ref_sigma_deg` are how well the references' own poses are known. They enter the covariance:
     references two centimetres apart are no measure of scale if each is known to a centimetre.
@@ -164,7 +176,7 @@ def solve_query_pose(
         return _no_answer(reason, num_given, query_camera, ref_cameras)
 
     reason = ""
-    other = _by_other_focals(problem, fit, starts, seed)
+    other = _by_other_focals(problem, fit, starts, doubting, seed)
     focal_refuted = other is not None and _is_refuted(fit, other.fit)
     believed = _Solved(problem, fit) if other is None or not focal_refuted else other
     sigma = believed.covariance()
@@ -232,6 +244,8 @@ class _Problem:
     """How well the references are known: radians, metres."""
     prior: Prior
     """What is known of lenses, and of the centre where matches do not tell it."""
+    given_log_focal: tuple[float, float]
+    """Of the query, and of the references in the mean, in units of the longer side; 0 where none was given."""
 
     def approach(self, guess: Guess) -> Guess:
         return approach(self.matches, self.weight, guess, self.prior, self.max_error_px)
@@ -262,6 +276,14 @@ class _Problem:
         sigma = np.append(self.prior.log_focal_sigma, np.full(num_freed, LOG_FOCAL_SIGMA))
         prior = replace(self.prior, lens=self.prior.lens.and_as_given(num_freed), log_focal_sigma=sigma)
         return replace(self, matches=matches, prior=prior)
+
+    def guess_of(self, doubt: Doubt, num_unknown: int) -> Guess:
+        """Where to begin, of a problem whose lenses are free; those after the unknown ones were given."""
+        group, lens = np.arange(self.matches.num_groups), self.matches.lens_guess(doubt.query, doubt.refs)
+        was_given = group >= num_unknown  # these are over what was given, and keep their own distortion
+        log_given = np.where(group == self.matches.query_group, *self.given_log_focal)
+        log_focal = lens.log_focal - np.where(was_given, log_given, 0.0)
+        return Guess.at(doubt.T_world_query, LensGuess(log_focal, np.where(was_given, 0.0, lens.bend)))
 
     def expects_others(self, fit: Fit) -> bool:
         """Whether matches find another focal length than a file told, as of a photo that was cut since."""
@@ -344,7 +366,13 @@ def _problem(
         max_error_px=max_error_px,
         ref_sigma=ref_sigma,
         prior=Prior(np.zeros(3), np.inf, LensGuess.straight(np.log(likely)), log_focal_sigma, BEND_SIGMA),
+        given_log_focal=(_given_log_focal([query_camera]), _given_log_focal(ref_cameras)),
     )
+
+
+def _given_log_focal(cameras: Sequence[Camera | UnknownFocal]) -> float:
+    given = [log(camera.fx / max(camera.width, camera.height)) for camera in cameras if isinstance(camera, Camera)]
+    return sum(given) / max(len(given), 1)
 
 
 def _best_fit(problem: _Problem, begins: Sequence[Guess], seed: int) -> Fit | None:
@@ -390,7 +418,9 @@ def _search_focal(problem: _Problem, fits: list[Fit], seed: int) -> list[Fit]:
     return fits
 
 
-def _by_other_focals(problem: _Problem, fit: Fit, starts: Sequence[Pose], seed: int) -> _Solved | None:
+def _by_other_focals(
+    problem: _Problem, fit: Fit, starts: Sequence[Pose], doubting: Doubt | None, seed: int
+) -> _Solved | None:
     """A better fit with focal lengths that are far from those that were given, if there is one.
 
     Matches with several references tell a focal length to 1 %: each epipolar line asks for its own. A few of them raise
@@ -403,14 +433,21 @@ def _by_other_focals(problem: _Problem, fit: Fit, starts: Sequence[Pose], seed: 
     few = freed.sample(NUM_ROUGH, np.random.default_rng(seed))
     lens = fit.guess.lens.and_as_given(num_freed)
     # The pose fits the given focal lengths as well as it can, maybe metres from the truth: a narrow kernel hears only
-    # matches that like them, and those that it begins with may know better.
-    begins = [replace(fit.guess, lens=lens), *(Guess.at(pose, lens) for pose in starts)]
-    suspicions = [few.refine(guess) for begin in begins for guess in (begin, few.approach(begin))]
-    suspicion = min(suspicions, key=lambda fit: fit.cost).guess
+    # matches that like them. Who never believed them knows better, or else those that it begins with may.
+    begins = [replace(fit.guess, lens=lens)]
+    if doubting is not None and _is_finite(doubting.T_world_query):
+        doubt = freed.guess_of(doubting, num_unknown)
+        begins.append(min((doubt, few.approach(doubt)), key=few.cost))
+        misled: Sequence[Pose] = ()
+    else:
+        misled = starts
+        begins += [Guess.at(pose, lens) for pose in misled]
+        begins += [few.approach(begin) for begin in begins]
+    suspicion = min((few.refine(begin) for begin in begins), key=lambda fit: fit.cost).guess
     if np.all(np.abs(suspicion.lens.log_focal[num_unknown:]) < MAX_FOCAL_ERROR):
         return None
     while True:
-        guesses = [suspicion, *(Guess.at(pose, suspicion.lens) for pose in starts)]
+        guesses = [suspicion, *(Guess.at(pose, suspicion.lens) for pose in misled)]
         other = _best_fit(freed, guesses, seed)
         if other is None or other.cost > fit.cost:
             return None

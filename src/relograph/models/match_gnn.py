@@ -561,6 +561,27 @@ class Flow:
         return by_place
 
 
+@dataclass(frozen=True)
+class Flows:
+    """The same matches as rays, by what is believed of lenses."""
+
+    told: Flow
+    """What the pose network is told. It learned from graphs of which it was told all lenses or none, and is led astray
+    by half of them."""
+    known: Flow
+    """By all lenses that are known, which the last layer takes."""
+    untold: Flow
+    """By none of them."""
+
+    @staticmethod
+    def of_references(flows: Sequence["Flows"], order: Int[Tensor, "R"]) -> "Flows":
+        """As `Flow.of_references`, of references of which the same is known."""
+        untold = Flow.of_references([some.untold for some in flows], order)
+        is_known, is_told = (part is not flows[0].untold for part in (flows[0].known, flows[0].told))
+        known = Flow.of_references([some.known for some in flows], order) if is_known else untold
+        return Flows(known if is_told else untold, known, untold)
+
+
 def likely_rays(xy: Float[Tensor, "*B 2"], image_hw: tuple[int, int]) -> Float[Tensor, "*B 2"]:
     """Rays of pixels through a likely lens."""
     return _from_middle(xy, image_hw) / LIKELY_FOCAL
@@ -666,6 +687,25 @@ class PoseAnswers:
     def __getitem__(self, graphs: slice) -> "PoseAnswers":
         return PoseAnswers(**{name: part[graphs] for name, part in vars(self).items()})
 
+    @staticmethod
+    def cat(answers: Sequence["PoseAnswers"]) -> "PoseAnswers":
+        T_ref_query, T_world_query = (
+            Pose.cat([getattr(some, name) for some in answers]) for name in ("T_ref_query", "T_world_query")
+        )
+        log_sigma, overlap = (torch.cat([getattr(some, name) for some in answers]) for name in ("log_sigma", "overlap"))
+        return PoseAnswers(T_ref_query, log_sigma, overlap, T_world_query)
+
+
+@dataclass(frozen=True)
+class SettledAnswers:
+    """What MatchGNN says about B queries in the end."""
+
+    edges: PoseAnswers
+    settled: Settled
+    """The poses of the last layer."""
+    doubting: Settled
+    """What they would be if no lens had been told."""
+
 
 @dataclass(frozen=True)
 class MatchAnswers(PoseAnswers):
@@ -741,23 +781,19 @@ class MatchGNN(nn.Module):
                 grid_hw=(query_hw[0] // COARSE_STRIDE, query_hw[1] // COARSE_STRIDE),
             )
 
-    def told_and_known_flow(
+    def flows(
         self,
         matches: Matches,
         query_hw: tuple[int, int],
         ref_hw: tuple[int, int],
         query_lenses: Lenses | None,
         ref_lenses: Lenses | None,
-    ) -> tuple[Flow, Flow]:
-        """What the pose network is told, and what the last layer knows.
-
-        The network learned from graphs of which it was told all lenses or none, and is led astray by half of them. The
-        last layer is not: it takes what there is.
-        """
-        known = self.flow(matches, query_hw, ref_hw, query_lenses, ref_lenses)
-        if (query_lenses is None) == (ref_lenses is None):
-            return known, known
-        return self.flow(matches, query_hw, ref_hw, None, None), known
+    ) -> Flows:
+        """What the parts of the network see of lenses of which some are known."""
+        known = untold = self.flow(matches, query_hw, ref_hw, None, None)
+        if query_lenses is not None or ref_lenses is not None:
+            known = self.flow(matches, query_hw, ref_hw, query_lenses, ref_lenses)
+        return Flows(untold if query_lenses is None or ref_lenses is None else known, known, untold)
 
     def forward(
         self,
@@ -778,14 +814,38 @@ class MatchGNN(nn.Module):
         """Poses of B queries from where their cells went: all that follows matching."""
         return MatchAnswers(**vars(self.pose(flow, T_world_ref, ref_mask)), matches=matches, flow=flow)
 
+    def answer(
+        self, mutual: Bool[Tensor, "B R P"], flows: Flows, T_world_ref: Pose, ref_mask: Bool[Tensor, "B R"]
+    ) -> SettledAnswers:
+        """What the network says in the end, and what it would say if no lens had been told."""
+        if flows.known is flows.untold:
+            answers = self.pose(flows.untold, T_world_ref, ref_mask)
+            settled = self.settle(answers, mutual, flows.untold, T_world_ref, ref_mask)
+            return SettledAnswers(answers, settled, settled)
+        # Both at once, as graphs of one batch: on a GPU they take hardly longer than one.
+        num_graphs, T_twice = len(ref_mask), Pose.cat([T_world_ref, T_world_ref])
+        mutual, ref_mask_twice = torch.cat([mutual, mutual]), torch.cat([ref_mask, ref_mask])
+        if flows.told is flows.untold:
+            answers = self.pose(flows.untold, T_world_ref, ref_mask)
+            answers = PoseAnswers.cat([answers, answers])
+        else:
+            answers = self.pose(Flow.of_graphs([flows.told, flows.untold]), T_twice, ref_mask_twice)
+        known = Flow.of_graphs([flows.known, flows.untold])
+        settled = self.settle(answers, mutual, known, T_twice, ref_mask_twice)
+        return SettledAnswers(answers[:num_graphs], settled[:num_graphs], settled[num_graphs:])
+
     def settle(
-        self, answers: MatchAnswers, T_world_ref: Pose, ref_mask: Bool[Tensor, "B R"], known: Flow | None = None
+        self,
+        answers: PoseAnswers,
+        mutual: Bool[Tensor, "B R P"],
+        flow: Flow,
+        T_world_ref: Pose,
+        ref_mask: Bool[Tensor, "B R"],
     ) -> Settled:
         """The poses on which matches agree, from what the edges say: the last layer, which has no weights.
 
-        `known` is the flow by all lenses that are known, where the pose network was not told of all of them.
+        It takes all lenses that are known, whatever the pose network was told of them.
         """
-        flow = answers.flow if known is None else known
         with torch.autocast(T_world_ref.device.type, enabled=False):
             log_sigma = answers.log_sigma.masked_fill(~ref_mask[..., None], torch.inf)
             surest = log_sigma[..., 0].topk(min(SUREST_EDGES, ref_mask.shape[1]), dim=1, largest=False).indices
@@ -794,7 +854,7 @@ class MatchGNN(nn.Module):
             return settle(
                 flow.here,
                 flow.there,
-                flow.confidence * (answers.matches.mutual & ref_mask[..., None]),
+                flow.confidence * (mutual & ref_mask[..., None]),
                 flow.knows[:, 0, 0] > 0,
                 T_world_ref,
                 Pose.cat([answers.T_world_query[:, None], Pose(R, t)], dim=1),

@@ -10,7 +10,7 @@ from torch import Tensor
 from relograph.geometry import Pose
 from relograph.graphs.correspondence import Lenses
 from relograph.models.answering import answering_precision
-from relograph.models.match_gnn import Flow, ImageFeatures, MatchAnswers, Matches, MatchGNN
+from relograph.models.match_gnn import Flows, ImageFeatures, Matches, MatchGNN
 from relograph.models.settling import Settled
 
 
@@ -34,6 +34,8 @@ class Found:
     log_sigma: Float[Tensor, "1 R 2"]
     overlap: Float[Tensor, "1 R"]
     settled: Settled
+    doubting: Settled
+    """What it would be if no lens had been told."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +67,11 @@ class QueryNetwork:
         `back` puts references of all sizes, one size after the other, into their order again.
         """
         model, matches_by_size = self.model, []
-        flows: list[tuple[Flow, Flow]] = []
+        flows: list[Flows] = []
         for some in alike:
             with answering_precision(self.device):
                 matches = model.matcher(query, some.features, some.num, keep_log_coarse=False)
-            flows.append(model.told_and_known_flow(matches, query_hw, some.size_hw, query_lens, some.lenses))
+            flows.append(model.flows(matches, query_hw, some.size_hw, query_lens, some.lenses))
             matches_by_size.append(matches)
         matches = Matches(
             **{
@@ -78,9 +80,6 @@ class QueryNetwork:
             }
         )
         everything = torch.ones(1, len(back), dtype=torch.bool, device=self.device)
-        told = Flow.of_references([flow for flow, _ in flows], back)
-        is_told_all = all(known is flow for flow, known in flows)
-        known = told if is_told_all else Flow.of_references([flow for _, flow in flows], back)
-        answers: MatchAnswers = model.regress(matches, told, T_local_ref, everything)
-        settled = model.settle(answers, T_local_ref, everything, known)
-        return Found(matches, answers.T_ref_query, answers.log_sigma, answers.overlap, settled)
+        answers = model.answer(matches.mutual, Flows.of_references(flows, back), T_local_ref, everything)
+        edges = answers.edges
+        return Found(matches, edges.T_ref_query, edges.log_sigma, edges.overlap, answers.settled, answers.doubting)

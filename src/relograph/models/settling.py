@@ -68,6 +68,9 @@ class Settled:
     agreement: Float[Tensor, "B"]
     """Share of the matches, by weight, that agree with the pose."""
 
+    def __getitem__(self, queries: slice) -> "Settled":
+        return Settled(**{name: part[queries] for name, part in vars(self).items()})
+
 
 @dataclass(frozen=True)
 class _Rays:

@@ -77,7 +77,8 @@ def match_figures(
 def settled(model: MatchGNN, answers: MatchAnswers, batch: StreamBatch) -> Pose:
     """The poses that the last layer makes of answers."""
     everything = torch.ones_like(batch.overlap[:, 1:], dtype=torch.bool)
-    return model.settle(answers, batch.T_world_cam[:, 1:], everything).T_world_query
+    T_world_ref = batch.T_world_cam[:, 1:]
+    return model.settle(answers, answers.matches.mutual, answers.flow, T_world_ref, everything).T_world_query
 
 
 def errors_of(T_world_query: Pose, batch: StreamBatch) -> Float[Tensor, "2 Q"]:
