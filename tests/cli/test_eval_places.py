@@ -45,6 +45,15 @@ def test_methods_are_compared_in_a_scene_and_told_in_one_table(scene: Path, weig
     assert str(scene.parent) not in json.dumps(document)
 
 
+def test_without_a_folder_for_them_results_are_in_one_of_the_scene(scene: Path, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("relograph.models.shipped.SHIPPED_WEIGHTS", tmp_path / "none")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    done = invoke("--scene", scene, "--references-by", "pose", "--peers", "sift", "--queries", 4)
+    assert done.exit_code == 0, done.output
+    assert Path("runs/eval-cube/results.json").is_file()
+
+
 def test_peers_are_compared_without_weights_on_the_nearest_by_pose(scene: Path, tmp_path: Path, monkeypatch):
     monkeypatch.setattr("relograph.models.shipped.SHIPPED_WEIGHTS", tmp_path / "none")
     options = ("--references-by", "pose", "--stride", 1, "--peers", "sift", "--focal", "unknown", "--queries", 2)
@@ -63,7 +72,7 @@ def test_peers_are_compared_without_weights_on_the_nearest_by_pose(scene: Path, 
         ((), "expected a training run, --scene ROOT or --rooms PART to evaluate, found none"),
         (("run", "--scene", "cube"), "expected a training run, --scene or --rooms, found two of them"),
         (("run",), "expected --data ROOT, the scenes to evaluate run on, found none"),
-        (("--scene", "cube"), "expected --output DIR"),
+        (("--scene", "cube"), "expected a scene, found nothing there"),
         (("--scene", "cube", "--output", "out", "--queries", "ten"), "--queries: expected N or N:FIRST"),
         (("--scene", "cube", "--output", "out", "--peers", "surf"), "--peers: expected names among sift"),
         (("--scene", "cube", "--output", "out"), "expected a scene, found nothing there"),

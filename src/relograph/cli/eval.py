@@ -170,7 +170,7 @@ def eval_command(
         typer.Option(
             metavar="PATH",
             help="Of a run a file, .csv or .csv.gz; else a folder.",
-            show_default="RUN/predictions.csv.gz",
+            show_default="RUN/predictions.csv.gz; runs/eval-SCENE or runs/PART-rooms",
         ),
     ] = None,
     device: DeviceOption = "cpu",
@@ -193,7 +193,8 @@ def eval_command(
     if scene is None and rooms is None:
         raise ConfigError("expected a training run, --scene ROOT or --rooms PART to evaluate, found none. Give one.")
     if output is None:
-        raise ConfigError("expected --output DIR, a folder for answers, table and plots, found none. Give one.")
+        assert scene is not None or rooms is not None
+        output = Path("runs", f"{rooms.value}-rooms" if rooms is not None else f"eval-{scene.resolve().name}")
     if calibrate is not None:
         if rooms is not RoomsPart.VALIDATION:
             raise ConfigError("--calibrate is done on validation rooms and on nothing else. Give --rooms validation.")

@@ -113,6 +113,7 @@ def _limits(facts: CardFacts) -> list[str]:
                 "no such scale.",
                 f"- **Lenses:** focal lengths of {focal[0]:g} to {focal[1]:g} of the longer side, a first radial "
                 f"coefficient within {distortion:g}. Wider ones, and fisheyes, only with their intrinsics.",
+                "- **Colour:** all lessons are in colour, and of grey photos fewer are localized.",
                 f"- **Queries and references** share {stream['overlap'][0]:.0%} of the view or more in most lessons.",
                 "- **Scale needs a baseline:** where all references stand at one point or on a line, matches do not "
                 "tell how far the query is. The answer says so, and its distance is the network's guess.",
