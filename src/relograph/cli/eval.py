@@ -192,9 +192,11 @@ def eval_command(
         return
     if scene is None and rooms is None:
         raise ConfigError("expected a training run, --scene ROOT or --rooms PART to evaluate, found none. Give one.")
-    if output is None:
-        assert scene is not None or rooms is not None
-        output = Path("runs", f"{rooms.value}-rooms" if rooms is not None else f"eval-{scene.resolve().name}")
+    if output is None and rooms is not None:
+        output = Path("runs", f"{rooms.value}-rooms")
+    elif output is None:
+        assert scene is not None
+        output = Path("runs", f"eval-{scene.resolve().name}")
     if calibrate is not None:
         if rooms is not RoomsPart.VALIDATION:
             raise ConfigError("--calibrate is done on validation rooms and on nothing else. Give --rooms validation.")

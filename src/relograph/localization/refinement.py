@@ -18,9 +18,10 @@ Kernel = Callable[[Float64[np.ndarray, "M"]], tuple[Float64[np.ndarray, "M"], Fl
 
 MAX_STEPS = 25
 MIN_ROUNDS, MAX_ROUNDS = 3, 6
-SETTLED, ROUGHLY_SETTLED = 1e-5, 3e-3
+SETTLED, NEARLY_SETTLED, ROUGHLY_SETTLED = 1e-5, 1e-3, 3e-3
 """When to stop: a step that saves so little of the errors' variance moves the answer by 0.3 % of its standard
-deviation. On the way there, it is enough that a step saves little a match, by the width of the kernel."""
+deviation, or by 3 % where it is not to be precise. On the way there, it is enough that a step saves little a match, by
+the width of the kernel."""
 ROUGH_WIDTHS = (8.0, 2.0)
 """Of Cauchy's kernel, in inlier limits."""
 TUKEY_WIDTH = 4.685
@@ -100,21 +101,24 @@ def refine(
     guess: Guess,
     prior: Prior,
     max_error_px: float,
+    *,
+    precisely: bool = True,
 ) -> Fit:
-    """The pose of the least robust error, from a guess that is near it."""
+    """The pose of the least robust error, from a guess that is near it; or one that is nearer to it."""
     errors = matches.at(guess)
     noise_px = _noise_px(errors, max_error_px)
-    for number in range(MAX_ROUNDS):
+    min_rounds, max_rounds = (MIN_ROUNDS, MAX_ROUNDS) if precisely else (MIN_ROUNDS - 1, MIN_ROUNDS)
+    for number in range(max_rounds):
         before_px = noise_px
         width_px = float(np.clip(TUKEY_WIDTH * noise_px, 0.01 * max_error_px, 2 * max_error_px))
-        settled = SETTLED * noise_px**2
+        settled = (SETTLED if precisely else NEARLY_SETTLED) * noise_px**2
         # By a wrong pose right matches may be behind a camera, and without them it stays wrong: a better one has to
         # judge them anew, and then again.
         trust = weight * _plausibility(errors, width_px)
         errors = _minimised(matches, trust, errors.guess, prior, _tukey, width_px, noise_px, settled)
         noise_px = _noise_px(errors, max_error_px)
         # A better pose makes the errors smaller, and those the kernel narrower.
-        if number + 1 >= MIN_ROUNDS and noise_px > 0.8 * before_px:
+        if number + 1 >= min_rounds and noise_px > 0.8 * before_px:
             break
     return Fit(
         errors.guess, errors, trust, width_px, noise_px, robust_cost(errors, weight, prior, max_error_px, noise_px)

@@ -250,8 +250,8 @@ class _Problem:
     def approach(self, guess: Guess) -> Guess:
         return approach(self.matches, self.weight, guess, self.prior, self.max_error_px)
 
-    def refine(self, guess: Guess) -> Fit:
-        return refine(self.matches, self.weight, guess, self.prior, self.max_error_px)
+    def refine(self, guess: Guess, *, precisely: bool = True) -> Fit:
+        return refine(self.matches, self.weight, guess, self.prior, self.max_error_px, precisely=precisely)
 
     def covariance(self, fit: Fit, *, exact_references: bool = False) -> Float64[np.ndarray, "P P"]:
         ref_sigma = (0.0, 0.0) if exact_references else self.ref_sigma
@@ -443,7 +443,7 @@ def _by_other_focals(
         misled = starts
         begins += [Guess.at(pose, lens) for pose in misled]
         begins += [few.approach(begin) for begin in begins]
-    suspicion = min((few.refine(begin) for begin in begins), key=lambda fit: fit.cost).guess
+    suspicion = min((few.refine(begin, precisely=False) for begin in begins), key=lambda fit: fit.cost).guess
     if np.all(np.abs(suspicion.lens.log_focal[num_unknown:]) < MAX_FOCAL_ERROR):
         return None
     while True:

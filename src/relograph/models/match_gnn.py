@@ -361,14 +361,27 @@ class Matcher(nn.Module):
     def passing_log_chance(self, q: Float[Tensor, "M P C"], r: Float[Tensor, "M Q C"]) -> Float[Tensor, "M P Q"]:
         """The same where nobody learns from it, in half the memory: to ask for more can take a CPU longer than this."""
         score = wide_product(q * self.scale(), r)
-        totals = _log_sum_exp(score, dim=2), _log_sum_exp(score, dim=1)
-        return score.mul_(2).sub_(totals[0]).sub_(totals[1])
+        of_row, of_column = _log_totals(score)
+        return score.mul_(2).sub_(of_row).sub_(of_column)
+
+
+SMALLEST_LOG = -80.0
+"""Of exponentials: smaller ones add nothing, and would be among the numbers that a CPU is ten times slower with."""
+
+
+def _log_totals(score: Float[Tensor, "M P Q"]) -> tuple[Float[Tensor, "M P 1"], Float[Tensor, "M 1 Q"]]:
+    """Logs of the sums of exponentials, over each row and over each column."""
+    largest = score.amax(dim=(1, 2), keepdim=True)
+    exponentials = (score - largest).clamp_min_(SMALLEST_LOG).exp_()
+    of_row, of_column = (exponentials.sum(dim, keepdim=True).log_() for dim in (2, 1))
+    if min(float(of_row.min()), float(of_column.min())) > SMALLEST_LOG + 20:  # one exponential serves both
+        return of_row.add_(largest), of_column.add_(largest)
+    return _log_sum_exp(score, dim=2), _log_sum_exp(score, dim=1)
 
 
 def _log_sum_exp(x: Float[Tensor, "M P Q"], dim: int) -> Float[Tensor, "M #P #Q"]:
     largest = x.amax(dim, keepdim=True)
-    # What is smaller by e^80 adds nothing, and would be among the numbers that a CPU is ten times slower with.
-    return largest + (x - largest).clamp_min_(-80.0).exp_().sum(dim, keepdim=True).log_()
+    return largest + (x - largest).clamp_min_(SMALLEST_LOG).exp_().sum(dim, keepdim=True).log_()
 
 
 @torch.no_grad()  # the fine features learn from their own loss, and the pose takes matches as they are
