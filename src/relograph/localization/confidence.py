@@ -30,8 +30,6 @@ NEWTON_STEPS = 100
 
 REGRESSED_SIGNS = ("overlap", "certainty", "unanimity", "matched", "settled", "similarity")
 SOLVED_SIGNS = ("inliers", "inlier_share", "precision", "agreement", "focal_known", *REGRESSED_SIGNS)
-UNDECIDED = "undecided"
-"""A sign that nobody weighs: 1 where matches leave open which of two poses it is, and only one of them can be right."""
 Signs = Mapping[str, float]
 
 UNCALIBRATED = Calibration(
@@ -65,17 +63,12 @@ def sureness(distance_m: float, angle_deg: float) -> float:
 def confidence(signs: Signs, odds: Odds) -> float:
     """The chance that an answer with these signs is right, within [0, 1].
 
-    Where it is `UNDECIDED`, that is shared with another pose.
-
     Example:
         >>> confidence({"inliers": 4.0}, Odds({"inliers": 1.0}, -4.0, 0.5))
         0.5
-        >>> confidence({"inliers": 4.0, UNDECIDED: 1.0}, Odds({"inliers": 1.0}, -4.0, 0.5))
-        0.25
     """
     log_odds = odds.bias + sum(weight * signs[name] for name, weight in odds.weight_by_sign.items())
-    chance = 1 / (1 + exp(-min(max(log_odds, -30.0), 30.0)))
-    return chance / 2 if signs.get(UNDECIDED) else chance
+    return 1 / (1 + exp(-min(max(log_odds, -30.0), 30.0)))
 
 
 def fit_odds(

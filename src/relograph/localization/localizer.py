@@ -28,7 +28,7 @@ from relograph.export.running import with_onnx
 from relograph.freed_memory import keep_freed_memory
 from relograph.geometry import Camera, Pose, pose_error
 from relograph.graphs.correspondence import Lenses, cell_anchors
-from relograph.localization.confidence import UNCALIBRATED, UNDECIDED, confidence, is_right, sureness
+from relograph.localization.confidence import UNCALIBRATED, confidence, sureness
 from relograph.localization.focal import EXIF_LOG_SIGMA, FoundLens, UnknownFocal
 from relograph.localization.map_features import PHOTOS_AT_ONCE
 from relograph.localization.map_view import MapView, StoredMap
@@ -633,8 +633,8 @@ def _signs(
     }
     if solved is None or solved.T_world_cam is None:
         return signs
-    also_possible = [] if solved.T_by_other_focals is None else [solved.T_by_other_focals]
-    differences = [pose_error(solved.T_world_cam, other) for other in (compared.T_regressed, *also_possible)]
+    others = [pose for pose in (compared.T_regressed, solved.T_by_other_focals) if pose is not None]
+    differences = [pose_error(solved.T_world_cam, other) for other in others]
     variance_rad, variance_m = (
         float(torch.linalg.eigvalsh(solved.covariance[some, some])[-1]) for some in (slice(0, 3), slice(3, 6))
     )
@@ -644,7 +644,6 @@ def _signs(
         "precision": sure(sqrt(max(variance_m, 0.0)), degrees(sqrt(max(variance_rad, 0.0)))),
         "agreement": min(sure(float(by.translation_error_m), float(by.rotation_error_deg)) for by in differences),
         "focal_known": float(isinstance(compared.query_camera, Camera) and not solved.focal_refuted),
-        UNDECIDED: float(any(not is_right(other, solved.T_world_cam) for other in also_possible)),
     }
 
 

@@ -21,7 +21,7 @@ from relograph.evaluation.qualitative import ANSWER_COLOR, MAP_COLOR, TRUE_COLOR
 from relograph.evaluation.writing import write_whole
 from relograph.geometry import Pose, pose_error
 from relograph.localization.answer_files import NamedAnswer, sigmas
-from relograph.localization.confidence import RIGHT_DEG, RIGHT_M, UNDECIDED
+from relograph.localization.confidence import RIGHT_DEG, RIGHT_M
 from relograph.localization.localizer import Answer, Compared, Judged, Localizer, judge
 from relograph.localization.localizing import CameraTold, named_answer
 from relograph.localization.photos import PhotoInMemory, WorkingSize, read_query
@@ -302,8 +302,7 @@ def _sign_rows(answer: Answer, odds: Odds) -> list[tuple[str, str]]:
         if name in answer.signs
     ]
     together = odds.bias + sum(value for _, value in terms)
-    rows = [(name, f"{value:+.2f}") for name, value in [("at the outset", odds.bias), *terms, ("log odds", together)]]
-    return [*rows, ("chance shared with another pose", "÷ 2")] if answer.signs.get(UNDECIDED) else rows
+    return [(name, f"{value:+.2f}") for name, value in [("at the outset", odds.bias), *terms, ("log odds", together)]]
 
 
 def _table(title: str, rows: Sequence[tuple[str, str]]) -> str:
