@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Float64
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, NullLocator, PercentFormatter
 
 from relograph.evaluation.metrics import RECALL_THRESHOLDS, prediction_errors
 from relograph.evaluation.place_answers import MethodAnswers
@@ -118,7 +118,7 @@ def acceptance_figure(
     for kind, confidence in strangers.items():
         if len(confidence) and len(right):
             wrong = (confidence[None] >= thresholds[:, None]).mean(axis=1)
-            # Where none is accepted, all that is known is that they are fewer than one.
+            # A logarithm has no place for none, of which all that is known is that they are fewer than one.
             axes.plot(accepted, np.maximum(wrong, 0.5 / len(confidence)), label=kind, **styles[kind])
             drawn.append(wrong)
     axes.axvline(0.95, color=GREY, linewidth=1.0, linestyle=":")
@@ -126,10 +126,10 @@ def acceptance_figure(
     axes.set_yscale("log")
     axes.set_xlim(0.5, 1.0)
     axes.xaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g}%"))
     if title:
         axes.set_title(title, fontsize=11, color=INK)
-    finish_axes(axes, "right answers that are accepted", "strangers that are accepted", drawn)
+    finish_axes(axes, "right answers that are accepted", "strangers that are accepted (none: as half of one)", drawn)
     legend_below(figure, axes)
     return figure
 

@@ -316,11 +316,16 @@ def finish_axes(axes: Axes, x_label: str, y_label: str, drawn: Iterable[Float64[
         )
 
 
+CHARACTERS_PER_INCH = 13.3
+"""Of a legend's line."""
+
+
 def legend_below(figure: Figure, axes: Axes) -> None:
     """One legend for all axes, in as many columns as have room."""
     handles, labels = axes.get_legend_handles_labels()
     if handles:
-        columns = max(1, min(4, len(labels), 146 // (max(map(len, labels)) + 11)))  # a line has room for 146 characters
+        room = int(CHARACTERS_PER_INCH * figure.get_figwidth())
+        columns = max(1, min(4, len(labels), room // (max(map(len, labels)) + 11)))
         # Handles as long as show two dashes beside a marker.
         figure.legend(
             handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=9, handlelength=4.4
