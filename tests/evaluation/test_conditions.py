@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from evaluation.made_places import painted_place
 from localization.small_networks import small_network
-from relograph.evaluation.conditions import OTHER_PHOTOS, SPARSE_MAPS, Condition, condition_groups
+from relograph.evaluation.conditions import OTHER_PHOTOS, SPARSE_MAPS, WRONG_FOCALS, Condition, condition_groups
 from relograph.evaluation.place import PosedPhotos
 from relograph.evaluation.place_localizer import OurMap
 from relograph.geometry import Camera, Pose
@@ -54,6 +54,21 @@ def test_forms_are_wide_upright_and_small():
         "cut to the middle": (84, 112),
         "half as large": (60, 80),
     }
+
+
+def test_a_focal_length_that_is_told_wrong_changes_nothing_else():
+    wrong = {condition.name: condition.form.of(PHOTOS) for condition in WRONG_FOCALS}
+    told = {name: photos.cameras[0] for name, photos in wrong.items()}
+    assert told["f 20% too short"] == replace(CAMERA, fx=120.0, fy=112.0)
+    assert told["f 25% too long"] == replace(CAMERA, fx=187.5, fy=175.0)
+    for photos in wrong.values():
+        assert_close(photos.T_world_cam.R, T_WORLD_CAM.R)
+        assert np.array_equal(photos.read(0), PHOTOS.read(0))
+
+
+def test_wrong_focal_lengths_change_nothing_where_none_is_told():
+    assert {focal for focal in ("given", "searched", "none") if WRONG_FOCALS[0].changes(focal)} == {"given"}
+    assert all(OTHER_PHOTOS[0].changes(focal) for focal in ("given", "searched", "none"))
 
 
 @pytest.mark.parametrize("num_queries", [1, 5, 12])

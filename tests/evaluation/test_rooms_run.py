@@ -223,7 +223,7 @@ def test_weights_that_answer_well_are_calibrated_before_anything_is_counted(
 def test_other_conditions_are_told_beside_all_tables_which_stay_what_they_are(
     output: Path, weights: Path, homes: list[RoomPlace], tmp_path: Path, monkeypatch
 ):
-    for group in ("OTHER_PHOTOS", "SPARSE_MAPS"):  # one of each, as every one takes its time
+    for group in ("OTHER_PHOTOS", "SPARSE_MAPS", "WRONG_FOCALS"):  # one of each, as every one takes its time
         monkeypatch.setattr(conditions, group, getattr(conditions, group)[:1])
     network, varied = load_match_gnn(weights), replace(OPTIONS, varied=True)
     report = evaluate_rooms("validation", network, varied, CONFIG, homes=homes, output=tmp_path, paths={})
@@ -233,10 +233,16 @@ def test_other_conditions_are_told_beside_all_tables_which_stay_what_they_are(
     assert "these very answers" not in report
     rows = results(tmp_path, "conditions.json")
     assert len({row["method"] for row in rows}) == 3
-    asked = {row["condition"]: row["num_answers"] for row in rows if row["method"] == "relograph, regression"}
-    assert list(asked) == ["as usual", "turned left", "one photo in 2 of the map", "references: 1"]
+    asked: dict[str, dict[str, int]] = {}
+    for row in rows:
+        asked.setdefault(row["method"].removeprefix("relograph, "), {})[row["condition"]] = row["num_answers"]
+    names = ["turned left", "one photo in 2 of the map", "f 20% too short", "references: 1"]
     # Both queries, what the map does not show, and one of the other home's two queries.
-    assert {asked[name] for name in list(asked)[1:]} == {3 + len(homes[0].unseen.queries)}
+    in_each = 3 + len(homes[0].unseen.queries)
+    assert {name: asked["solver, f given"][name] for name in names} == dict.fromkeys(names, in_each)
+    # Of who is told no focal length, none is asked again for a wrong one.
+    expected = {name: 0 if name.startswith("f ") else in_each for name in names}
+    assert {name: asked["regression"][name] for name in names} == expected
     assert {file.name for file in (tmp_path / "parts").iterdir()} >= {"home-00-varied.json.gz", "home-01.json.gz"}
 
 

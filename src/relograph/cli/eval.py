@@ -127,7 +127,8 @@ def eval_command(
         bool,
         typer.Option(
             "--varied",
-            help="Ask for other photos, sparse maps and other numbers of references, too; --calibrate always does.",
+            help="Ask for other photos, sparse maps, wrong focal lengths and other numbers of references, too; "
+            "--calibrate always does.",
             rich_help_panel=OF_ROOMS,
         ),
     ] = False,

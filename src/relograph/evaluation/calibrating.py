@@ -144,13 +144,12 @@ def fit_calibration(
 
     Each of its odds is fitted to the answers that it will judge. Those that the network gives after the solver has
     failed are other ones than those it gives to all queries: where matches do not agree, the network is mostly wrong,
-    too. `in_other_conditions` are answers to other photos, in sparser maps, with other numbers of references, in each
-    way: signs that tell right from wrong as usual alone get no weight with them.
+    too. `in_other_conditions` are answers to other photos, in sparser maps, with wrong focal lengths, with other
+    numbers of references, in each way: signs that tell right from wrong as usual alone get no weight with them.
     """
     usual, everything = (sum(groups, start=JudgedAnswers()) for groups in (by_way, (*by_way, *in_other_conditions)))
-    # The usual condition, other photos, sparser maps and other numbers of references as about a quarter each, as each
-    # asks for every query once: what users have nobody knows, and of one kind alone the confidence would be right for
-    # that kind alone.
+    # Each group of conditions counts for about as much as the usual one, as each asks for every query once: what users
+    # have nobody knows, and of one kind alone the confidence would be right for that kind alone.
     balanced = sum((group.balanced() for group in (*by_way, *in_other_conditions)), start=JudgedAnswers())
     num_solved, num_regressed = len(usual.on("solved")), len(usual.on("regressed"))
     if not num_solved or not num_regressed:

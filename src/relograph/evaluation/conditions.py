@@ -1,4 +1,5 @@
-"""What users have and homes have not by themselves: turned, cut and small photos, sparse maps, few references.
+"""What users have and homes have not by themselves: turned, cut and small photos, sparse maps, few references, and
+focal lengths that are told wrong.
 
 No photo is taken anew for it: pixels are turned, cut and scaled, and the camera and the pose with them, exactly.
 """
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 
-from relograph.evaluation.place import AnyCamera, PosedPhotos
+from relograph.evaluation.place import AnyCamera, FocalTold, PosedPhotos
 from relograph.geometry import Camera, Pose
 from relograph.localization.map_features import MapFeatures
 from relograph.scenes.image_cache import scaled_to_cover
@@ -26,9 +27,11 @@ class Form:
     scale: float = 1.0
     quarter_turns: int = 0
     """Counter-clockwise."""
+    told_focal: float = 1.0
+    """Times the right focal length that is told of it."""
 
     def of(self, photos: PosedPhotos) -> PosedPhotos:
-        """The photos in this form; their focal lengths are known."""
+        """The photos in this form, each with a focal length that is told."""
         return replace(
             photos,
             T_world_cam=self.poses(photos.T_world_cam),
@@ -45,6 +48,7 @@ class Form:
         assert isinstance(camera, Camera)  # as homes have them
         (left, top, width, height), (small_width, small_height) = self._cut(camera.width, camera.height)
         cut = replace(camera, width=width, height=height, cx=camera.cx - left, cy=camera.cy - top)
+        cut = replace(cut, fx=self.told_focal * cut.fx, fy=self.told_focal * cut.fy)
         return cut.scaled_to(small_width, small_height).rotated_90(self.quarter_turns)
 
     def _pixels(self, photo: UInt8[np.ndarray, "h w 3"]) -> UInt8[np.ndarray, "H W 3"]:
@@ -77,6 +81,10 @@ class Condition:
     every: int = 1
     """Of the queries from there on every so many-th."""
 
+    def changes(self, focal: FocalTold) -> bool:
+        """Whether it makes a difference to queries of which that is told of focal lengths."""
+        return self.form.told_focal == 1.0 or focal == "given"
+
     def rows(self, num_queries: int) -> range:
         """Which of so many queries are asked for so."""
         return range(self.first, num_queries, self.every)
@@ -108,15 +116,20 @@ OTHER_PHOTOS = (
     Condition("half as large", Form(scale=0.5)),
 )
 SPARSE_MAPS = tuple(Condition(f"one photo in {step} of the map", every_of_map=step) for step in (2, 4, 8))
+WRONG_FOCALS = tuple(
+    Condition(f"f {abs(told - 1):.0%} too {'long' if told > 1 else 'short'}", Form(told_focal=told))
+    for told in (0.8, 0.9, 1.1, 1.25)
+)
 
 
 def condition_groups(num_references: int, counts: Sequence[int]) -> tuple[tuple[Condition, ...], ...]:
-    """Other photos, sparse maps, and of the numbers of references in `counts` those that are not the usual one.
+    """Other photos, sparse maps, wrong focal lengths, and of the numbers of references in `counts` those that are not
+    the usual one.
 
     Each group asks for every query once, in one of its conditions.
 
     Example:
-        >>> [condition.name for condition in condition_groups(7, (1, 7))[2]]
+        >>> [condition.name for condition in condition_groups(7, (1, 7))[3]]
         ['references: 1']
         >>> [list(condition.rows(5)) for condition in condition_groups(7, ())[1]]
         [[0, 3], [1, 4], [2]]
@@ -124,7 +137,7 @@ def condition_groups(num_references: int, counts: Sequence[int]) -> tuple[tuple[
     other_counts = [
         Condition(f"references: {count}", num_references=count) for count in counts if count != num_references
     ]
-    groups = (OTHER_PHOTOS, SPARSE_MAPS, tuple(other_counts))
+    groups = (OTHER_PHOTOS, SPARSE_MAPS, WRONG_FOCALS, tuple(other_counts))
     return tuple(
         tuple(replace(condition, first=first, every=len(group)) for first, condition in enumerate(group))
         for group in groups

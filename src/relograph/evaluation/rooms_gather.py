@@ -60,7 +60,8 @@ class RoomsOptions:
     compare_int8: bool = True
     """Whether the same queries are asked with map features in int8, too."""
     varied: bool = False
-    """Whether they are asked for as users have them, too: other photos, sparse maps, other numbers of references."""
+    """Whether they are asked for as users have them, too: other photos, sparse maps, wrong focal lengths, other numbers
+    of references."""
     textures: Path | None = None
     """Photographs for walls, by split."""
     rooms: RoomMapConfig = field(default_factory=lambda: RoomMapConfig(unseen_views=20))

@@ -63,7 +63,7 @@ def gather_varied(
     parts: Path,
     progress: Progress = SILENT,
 ) -> list[AnswersByKind]:
-    """The answers to the queries of each home in other conditions, in every way that is judged.
+    """The answers to the queries of each home in other conditions, in every way that is judged and that they change.
 
     `parts` is the folder of what has been done.
     """
@@ -111,17 +111,18 @@ def _asked(
     """The queries and the unseen views of home `number` in its own map, and some of the queries in another one."""
     home = homes[number]
     queries, unseen = (photos[condition.rows(len(photos))] for photos in (home.place.queries, home.unseen.queries))
+    ways_that_differ = tuple(way for way in ways.judged if condition.changes(way.focal))
     questions = []
 
     def look_for(kind: str, in_home: int, rows: range) -> None:
-        if rows:
+        if rows and ways_that_differ:
             questions.append(
                 Question(
                     kind_in(kind, condition),
                     condition.map_photos(homes[in_home].place.map),
                     lambda: condition.map_features(maps.of(in_home)),
                     tuple(rows),
-                    ways.judged,
+                    ways_that_differ,
                     condition.num_references or config.num_references,
                 )
             )
