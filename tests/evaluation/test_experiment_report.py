@@ -287,10 +287,10 @@ def test_results_of_an_unknown_commit_are_said_to_be(repository: Path):
     row = {"rooms": 7, "images": 2100, "workers": 2, "seconds": 209.0, "images_per_second": 10.05}
     document = {"metadata": metadata, "results": [row]}
     (repository / "results" / "rooms_cpu.json").write_text(json.dumps(document))
-    readme = repository / "README.md"
-    readme.write_text(readme.read_text() + "<!-- rooms-benchmark begins --><!-- rooms-benchmark ends -->")
+    page = repository / "docs" / "rooms.md"
+    page.write_text("# Rooms\n\n<!-- rooms-benchmark begins --><!-- rooms-benchmark ends -->\n")
     report(repository)
-    assert "Laptop, 2 cores, torch 2.13.0, commit unknown: `bench`" in readme.read_text()
+    assert "Laptop, 2 cores, torch 2.13.0, commit unknown: `bench`" in page.read_text()
 
 
 def test_the_page_on_exports_tells_what_they_cost(repository: Path):

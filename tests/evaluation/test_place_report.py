@@ -51,6 +51,14 @@ def test_the_best_of_every_column_is_bold_and_copying_never_is():
     assert "**0.500**" in quick  # as good as the best
 
 
+def test_a_short_table_has_the_named_columns_that_have_values():
+    rows = [row.as_row() for row in METHODS]
+    titles = {"25 cm 10°", "accepted", "s / query"}  # nobody told whether these would accept their answers
+    table = comparison_table("Corridor", rows, "4 queries.", only=titles).markdown()
+    (header,) = (line for line in table.splitlines() if "Median" in line)
+    assert header == "| Method | Median | 25 cm 10° | s / query |"
+
+
 def test_answers_are_on_disk_before_they_are_scored_and_read_the_same(tmp_path: Path):
     write_answers(tmp_path, METHODS[-1], {"dataset": "corridor"})
     predictions, metadata = read_predictions(tmp_path / "predictions" / "quick.csv.gz")

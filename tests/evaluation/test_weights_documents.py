@@ -10,7 +10,14 @@ from relograph.evaluation.weights_documents import NOTHING_YET, write_weights_do
 from relograph.evaluation.weights_publishing import publish_weights
 
 README = "# Title\n\n<!-- weights begins -->\n<!-- weights ends -->\n\nThe end.\n"
-PAGE = "# Weights\n\n<!-- weights-pictures begins -->\n<!-- weights-pictures ends -->\n"
+PAGE = """# Weights
+
+<!-- weights-tables begins -->
+<!-- weights-tables ends -->
+
+<!-- weights-pictures begins -->
+<!-- weights-pictures ends -->
+"""
 
 
 @pytest.fixture
@@ -40,15 +47,25 @@ def test_without_weights_the_documents_say_so(repository: Path):
 
 
 def test_test_rooms_take_the_place_of_validation_rooms(repository: Path):
-    assert "Localization in validation rooms" in written(repository)[0]
+    assert "**Validation rooms**" in written(repository)[0]
     sha256 = make_weights(repository / "again", archive=repository / "textures.zip")
     make_results(repository / "results" / "test-rooms", sha256, "test rooms")
-    readme, _ = written(repository)
-    assert "Localization in test rooms" in readme
-    assert "Localization in validation rooms" not in readme
-    assert "Trained for 25 minutes" in readme
+    readme, page = written(repository)
+    assert "**Test rooms**" in readme
+    assert "**Validation rooms**" not in readme
+    assert "trained for 25 minutes" in readme
     assert "(weights/MODEL_CARD.md)" in readme
     assert readme.endswith("The end.\n")
+    assert page.index("**Localization in validation rooms**") < page.index("**Localization in test rooms**")
+
+
+def test_the_readme_has_the_first_figures_and_the_page_on_weights_what_made_them(repository: Path):
+    readme, page = written(repository)
+    assert "2,000 queries, 7 references each." in readme
+    assert "| Method | Median | 10 cm 5° | 25 cm 10° | accepted |" in readme
+    assert "| relograph, regression | 0.042 m / 1.23° | 72.0% | 83.0% | 94.0% |" in readme
+    assert "`relograph eval --output $OUTPUT`" not in readme
+    assert "`relograph eval --output $OUTPUT`" in page
 
 
 def test_every_evaluation_of_a_place_is_told(repository: Path):
@@ -56,8 +73,9 @@ def test_every_evaluation_of_a_place_is_told(repository: Path):
     make_results(repository / "results" / "kitchen-525", sha256, "a kitchen", focal="525", metres=0.0451)
     make_results(repository / "results" / "kitchen-unknown", sha256, "a kitchen", focal="unknown", metres=0.0472)
     make_results(repository / "results" / "kitchen-before", "0" * 64, "a kitchen", focal="525", metres=0.0999)
-    readme, _ = written(repository)
-    assert readme.count("Localization in a kitchen") == 2
+    readme, page = written(repository)
+    assert readme.count("**A kitchen**\n\n2,000 queries, 7 references each, 1,500 photos in the map.") == 2
+    assert page.count("**Localization in a kitchen**") == 2
     assert "0.045 m" in readme
     assert "0.047 m" in readme
     assert "0.100 m" not in readme

@@ -1,4 +1,4 @@
-"""From committed results to documents: docs/results.md and the blocks of numbers in the README.
+"""From committed results to documents: docs/results.md, and the blocks of numbers in the README and in other pages.
 
 A file of results may have remarks beside it, written by people: `table1.md` beside `table1.json` is printed below the
 tables of that file.
@@ -418,6 +418,9 @@ def retrieval_block(results: Path) -> str:
 
 
 BLOCKS_BY_PAGE: Mapping[str, Mapping[str, Callable[[Path], str]]] = {
+    "rooms.md": {"rooms-benchmark": rooms_block},
+    "training.md": {"network-benchmark": network_block},
+    "localize.md": {"match-benchmark": match_block},
     "ablation.md": {"ablation": ablation_block},
     "export.md": {"export": export_block},
     "maps.md": {"map-benchmark": map_block},
@@ -470,13 +473,10 @@ def documents(results: Path, docs: Path) -> dict[Path, str]:
     """What documents should say, by their paths; `results` is the folder of the experiments."""
     files = read_results(results)
     readme, text = read_readme(docs)
-    blocks: dict[str, Callable[[], str]] = {
-        "results": lambda: results_block(files),
-        "rooms-benchmark": lambda: rooms_block(results.parent),
-        "network-benchmark": lambda: network_block(results.parent),
-        "match-benchmark": lambda: match_block(results.parent),
+    wanted = {
+        docs / "results.md": results_page(files),
+        readme: filled(text, {"results": lambda: results_block(files)}),
     }
-    wanted = {docs / "results.md": results_page(files), readme: filled(text, blocks)}
     for name, block_by_name in BLOCKS_BY_PAGE.items():
         page = docs / name
         if page.is_file():

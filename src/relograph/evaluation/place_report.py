@@ -9,7 +9,7 @@ failures.png            queries that went wrong, beside their references
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,8 +62,13 @@ def write_table(folder: Path, table: ResultsTable) -> None:
     write_whole(folder / "table.tex", table.latex(label="tab:place").encode())
 
 
-def comparison_table(title: str, rows: Sequence[Mapping[str, object]], heading: str) -> ResultsTable:
-    """The table of `MethodAnswers.as_row`s; the best of every column is bold, copying apart."""
+def comparison_table(
+    title: str, rows: Sequence[Mapping[str, object]], heading: str, *, only: Collection[str] = ()
+) -> ResultsTable:
+    """The table of `MethodAnswers.as_row`s; the best of every column is bold, copying apart.
+
+    `only` are titles of columns for who has little room; those without a value are left out then.
+    """
     columns = [
         _Column("5 cm 5°", "recall_5cm_5deg", 1, ".1%"),
         _Column("10 cm 5°", "recall_10cm_5deg", 1, ".1%"),
@@ -75,6 +80,10 @@ def comparison_table(title: str, rows: Sequence[Mapping[str, object]], heading: 
         _Column("of it solver", "solver_seconds_per_query", 0, ".3f"),
         _Column("s / map image", "seconds_per_map_image", -1, ".3f"),
     ]
+    if only:
+        columns = [
+            column for column in columns if column.title in only and any(row[column.key] is not None for row in rows)
+        ]
     metres = _Column("", "median_translation_error_m", -1, ".3f")
     degrees = _Column("", "median_rotation_error_deg", -1, ".2f")
     body = []

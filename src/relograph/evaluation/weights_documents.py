@@ -22,7 +22,13 @@ def write_weights_documents(weights: Path, results: Path, docs: Path, *, check: 
     (readme, readme_text), (page, page_text) = read_documents(docs)
     wanted = {
         readme: filled(readme_text, {"weights": lambda: weights_block(weights, results, readme.parent)}),
-        page: filled(page_text, {"weights-pictures": lambda: pictures_block(weights, results, docs)}),
+        page: filled(
+            page_text,
+            {
+                "weights-tables": lambda: tables_block(weights, results),
+                "weights-pictures": lambda: pictures_block(weights, results, docs),
+            },
+        ),
     }
     source = f"the weights in {weights} and their results"
     return write_documents(wanted, check=check, source=source, command="relograph weights report")
@@ -40,24 +46,34 @@ def read_documents(docs: Path) -> list[tuple[Path, str]]:
 
 
 def weights_block(weights: Path, results: Path, root: Path) -> str:
-    """For the README: what made the weights, and how good they are where nobody trained."""
+    """For the README: how good the weights are where nobody trained, in short, and what made them."""
     if not (weights / INDEX_FILE).exists():
         return NOTHING_YET
     checkpoint = load_checkpoint(weights)
     metadata: Mapping[str, Any] = checkpoint.metadata
     record = TrainingRecord.of(metadata)
     card = _relative(weights / MODEL_CARD_FILE, root)
-    parts = [
-        f"Trained for {record.seconds / 60:.0f} minutes on {metadata['provenance']['device_name']}, from random "
-        f"weights and\nwithout any real frame; [the model card]({card}) tells\nall of it."
-    ]
     evaluations = results_of_weights(checkpoint.sha256, results)
     # Validation rooms are what weights are chosen on; what is only scored says more.
     is_scored = any(evaluation.place == TEST_ROOMS for evaluation in evaluations)
-    for evaluation in evaluations:
-        if not (is_scored and evaluation.place == VALIDATION_ROOMS):
-            parts += [evaluation.table(), evaluation.made_by()]
+    parts = [
+        evaluation.short_table()
+        for evaluation in reversed(evaluations)  # real places first
+        if not (is_scored and evaluation.place == VALIDATION_ROOMS)
+    ]
+    parts.append(
+        f"The weights were trained for {record.seconds / 60:.0f} minutes on {metadata['provenance']['device_name']}, "
+        f"from random ones and without any real frame:\n[the model card]({card}) tells all of it."
+    )
     return "\n\n".join(parts)
+
+
+def tables_block(weights: Path, results: Path) -> str:
+    """For docs/weights.md: all that was measured with the weights, and by which commands."""
+    if not (weights / INDEX_FILE).exists():
+        return NOTHING_YET
+    evaluations = results_of_weights(load_checkpoint(weights).sha256, results)
+    return "\n\n".join(part for one in evaluations for part in (one.table(), one.made_by()))
 
 
 def pictures_block(weights: Path, results: Path, docs: Path) -> str:

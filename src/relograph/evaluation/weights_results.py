@@ -1,12 +1,13 @@
 """What was measured with one set of MatchGNN's weights: the evaluations under results/ that name its hash."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from relograph.errors import DatasetError
+from relograph.evaluation.place_report import comparison_table
 from relograph.evaluation.training_history import HISTORY_FILE
 from relograph.evaluation.writing import write_whole
 
@@ -24,6 +25,9 @@ KEPT = (".json", ".md")
 """Files of an evaluation that stay in the repository, beside those pictures. What shows photos does not: they belong to
 whoever took them."""
 
+SHOWN_FIRST = ("10 cm 5°", "25 cm 10°", "accepted", "s / query")
+"""Columns of a table that has little room."""
+
 Document = Mapping[str, Any]
 """A file of results: its metadata and its rows."""
 
@@ -35,6 +39,8 @@ class EvaluationResults:
     folder: Path
     metadata: Mapping[str, Any]
     """Of its results.json."""
+    rows: Sequence[Mapping[str, Any]]
+    """Of the same file, one for each method."""
 
     @property
     def place(self) -> str:
@@ -50,6 +56,14 @@ class EvaluationResults:
     def pictures(self) -> list[tuple[Path, str]]:
         """Those that were drawn, with what they show."""
         return [(self.folder / name, shows) for name, shows in PICTURES.items() if (self.folder / name).is_file()]
+
+    def short_table(self) -> str:
+        """Every method with the figures that are asked for first, in Markdown."""
+        heading = f"{self.rows[0]['num_queries']:,} queries, {self.metadata['num_references']} references each"
+        if "map_images" in self.metadata:
+            heading += f", {self.metadata['map_images']:,} photos in the map"
+        table = comparison_table(self.title, self.rows, f"{heading}.", only=SHOWN_FIRST)
+        return table.markdown(references=False).strip()
 
     def table(self) -> str:
         """Every method, as the evaluation wrote it in Markdown."""
@@ -90,7 +104,7 @@ def results_of_weights(weights_sha256: str, results: Path) -> list[EvaluationRes
     for path in sorted(results.rglob("results.json")):
         document = _document(path)
         if document is not None and document["metadata"].get("weights_sha256") == weights_sha256:
-            found.append(EvaluationResults(path.parent, document["metadata"]))
+            found.append(EvaluationResults(path.parent, document["metadata"], document["results"]))
     rooms = (VALIDATION_ROOMS, TEST_ROOMS)
     return sorted(found, key=lambda one: (rooms.index(one.place) if one.place in rooms else len(rooms), one.place))
 
