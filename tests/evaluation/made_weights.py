@@ -2,6 +2,7 @@
 
 import json
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -45,16 +46,18 @@ def make_weights(
     rounds: int = 2,
     seconds: float = 1500.0,
     graphs: int = 64_000,
+    grey_share: float = 0.0,
 ) -> str:
     """Random weights in a folder, and their hash."""
     torch.manual_seed(seed)
     textures = {"sha256": fingerprint_of_photographs(archive), "num_images": 2, "split": "train"} if archive else None
     made = provenance(command=f"relograph train --preset matchgnn --output {folder}", seed=0)
+    stream = replace(MATCHGNN_TINY.stream, grey_share=grey_share)
     sha256 = save_match_gnn(
         folder,
         MatchGNN(MATCHGNN_TINY.model),
         {
-            "config": config_to_dict(MATCHGNN_TINY),
+            "config": config_to_dict(replace(MATCHGNN_TINY, stream=stream)),
             "start": start,
             "textures": textures,
             "provenance": made,

@@ -92,6 +92,19 @@ def test_the_card_tells_data_training_results_and_licences(run: Path, results: P
     assert max(map(len, (line for line in card.splitlines() if not line.startswith(("|", "**"))))) <= 120
 
 
+@pytest.mark.parametrize(
+    ("grey_share", "told"),
+    [(0.0, "all lessons are in colour"), (0.1, "10% of the lessons of the last round have a grey query")],
+)
+def test_the_card_tells_whether_lessons_had_grey_photos(
+    results: Path, archive: Path, package: Path, tmp_path: Path, grey_share: float, told: str
+):
+    sha256 = make_weights(tmp_path / "run" / "weights", archive=archive, grey_share=grey_share)
+    make_results(results / "validation-rooms", sha256)
+    publish_weights(tmp_path / "run", package, results=results, textures=archive)
+    assert f"- **Colour:** {told}" in " ".join((package / MODEL_CARD_FILE).read_text().split())
+
+
 def test_the_card_lists_the_rounds_where_their_history_was_written(
     run: Path, results: Path, archive: Path, package: Path, tmp_path: Path
 ):

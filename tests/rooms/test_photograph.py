@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
+from PIL import Image
 from tiny_rooms import HEIGHT, LAYOUT, WIDTH, handheld_views, perfect_optics, shoot
 from torch import Generator, Tensor
 
 from relograph.rooms.layout import to_tensors
-from relograph.rooms.photograph import Darkroom, Effects, Optics, blur_taps, develop, pixel_noise, random_optics
+from relograph.rooms.photograph import Darkroom, Effects, Optics, blur_taps, develop, grey, pixel_noise, random_optics
 from relograph.rooms.world import Rooms, Views
 
 NONE = Effects.none()
@@ -257,6 +258,13 @@ def test_white_balance_shifts_the_colours_by_its_gains():
     optics = replace(perfect_optics(), white_balance=torch.tensor([[1.2, 1.0, 0.8]]))
     image = linear(develop(flat_light(), optics, replace(NONE, white_balance=True)))
     assert_allclose(image.mean(dim=(0, 2, 3)) / 0.3, [1.2, 1.0, 0.8], rtol=0.02)
+
+
+def test_photographs_without_colour_are_those_of_pillow():
+    every_colour = torch.randint(0, 256, (2, 3, 300, 200), dtype=torch.uint8, generator=Generator().manual_seed(0))
+    for image, without_colour in zip(every_colour, grey(every_colour), strict=True):
+        expected = np.asarray(Image.fromarray(image.permute(1, 2, 0).numpy()).convert("L"))
+        assert_array_equal(without_colour, np.stack([expected] * 3))
 
 
 def test_vignetting_darkens_the_corners_and_not_the_middle():

@@ -16,10 +16,10 @@ from relograph.graphs.correspondence import Lenses, cell_anchors, true_matches
 from relograph.rooms import RoomStream, StreamBatch, StreamConfig, covisibility
 from relograph.rooms import stream as stream_module
 from relograph.rooms.layout import LayoutConfig, to_tensors
-from relograph.rooms.photograph import Effects, photograph
+from relograph.rooms.photograph import Effects, grey, photograph
 from relograph.rooms.raycast import Kernels, first_hits, pixel_centers, ray_directions
 from relograph.rooms.seven_rooms import LAYOUT, make_room_home
-from relograph.rooms.stream import furnish
+from relograph.rooms.stream import furnish, grey_images
 from relograph.rooms.world import Rooms, Views
 
 TINY = StreamConfig(
@@ -341,6 +341,36 @@ def test_a_turned_query_shows_what_its_pose_says(atlas) -> None:
     assert 0 < colour_difference(batch, 0) < 0.6 * colour_difference(batch, 3)
 
 
+def test_a_share_of_graphs_has_a_grey_query_grey_references_or_both() -> None:
+    is_grey = grey_images(10_000, 4, 0.4, np.random.default_rng(0))
+    query, references = is_grey[:, 0], is_grey[:, 1:]
+    assert_array_equal(references.all(axis=1), references.any(axis=1))
+    kinds = {(True, False): 0.2, (True, True): 0.1, (False, True): 0.1, (False, False): 0.6}
+    for (has_query, has_references), share in kinds.items():
+        found = (query == has_query) & (references[:, 0] == has_references)
+        assert abs(found.mean() - share) < 0.015  # at least three standard deviations
+    assert not grey_images(100, 4, 0.0, np.random.default_rng(0)).any()
+
+
+def has_colour(images: torch.Tensor) -> torch.Tensor:
+    """Of each image of each graph whether its channels differ."""
+    return (images != images[:, :, :1]).flatten(2).any(dim=2)
+
+
+@pytest.mark.parametrize("portrait_share", [0.0, 1.0])
+def test_some_photographs_of_a_stream_are_grey_and_all_else_stays_as_it_is(atlas, portrait_share: float) -> None:
+    options = {"turned_share": 0.5, "portrait_share": portrait_share, "homes_renewed_per_batch": 1}
+    for before, batch in zip(batches(atlas, 2, **options), batches(atlas, 2, grey_share=0.5, **options), strict=True):
+        assert has_colour(before.images).all()
+        is_grey = ~has_colour(batch.images)
+        assert 0 < is_grey.sum() < is_grey.numel()
+        assert torch.equal(batch.images[~is_grey], before.images[~is_grey])
+        assert torch.equal(batch.images[is_grey], grey(before.images[is_grey]))
+        assert torch.equal(batch.depth_m, before.depth_m)
+        assert torch.equal(batch.T_world_cam.matrix(), before.T_world_cam.matrix())
+        assert torch.equal(batch.overlap, before.overlap)
+
+
 def test_a_stream_may_turn_queries_from_now_on(atlas) -> None:
     stream = RoomStream(replace(TINY, any_roll_share=0.0), atlas=atlas)
     graphs = iter(stream)
@@ -352,7 +382,7 @@ def test_a_stream_may_turn_queries_from_now_on(atlas) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["useless_share", "elsewhere_share", "portrait_share", "any_roll_share", "turned_share"]
+    "name", ["useless_share", "elsewhere_share", "portrait_share", "any_roll_share", "turned_share", "grey_share"]
 )
 def test_a_share_is_within_zero_and_one(name: str) -> None:
     with pytest.raises(ConfigError, match=name):

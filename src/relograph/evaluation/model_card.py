@@ -113,7 +113,7 @@ def _limits(facts: CardFacts) -> list[str]:
                 "no such scale.",
                 f"- **Lenses:** focal lengths of {focal[0]:g} to {focal[1]:g} of the longer side, a first radial "
                 f"coefficient within {distortion:g}. Wider ones, and fisheyes, only with their intrinsics.",
-                "- **Colour:** all lessons are in colour, and of grey photos fewer are localized.",
+                _colour(stream),
                 f"- **Queries and references** share {stream['overlap'][0]:.0%} of the view or more in most lessons.",
                 "- **Scale needs a baseline:** where all references stand at one point or on a line, matches do not "
                 "tell how far the query is. The answer says so, and its distance is the network's guess.",
@@ -127,6 +127,13 @@ def _limits(facts: CardFacts) -> list[str]:
         f"were fitted to {calibration.num_answers:,} answers in validation rooms, and to nothing else; in other "
         "surroundings they may be off.",
     ]
+
+
+def _colour(stream: Mapping[str, Any]) -> str:
+    share = stream.get("grey_share", 0.0)  # which weights of earlier rounds do not name
+    if not share:
+        return "- **Colour:** all lessons are in colour, and of grey photos fewer are localized."
+    return f"- **Colour:** {share:.0%} of the lessons of the last round have a grey query, grey references, or both."
 
 
 def _data(facts: CardFacts) -> list[str]:

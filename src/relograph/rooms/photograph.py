@@ -174,6 +174,19 @@ def develop(light: Float[Tensor, "B 3 H W"], optics: Optics, effects: Effects) -
     return (255 * shown.clamp(1e-6, 1) ** (1 / 2.2) + 0.5).clamp(0, 255).to(torch.uint8)
 
 
+def grey(images: UInt8[Tensor, "B 3 H W"]) -> UInt8[Tensor, "B 3 H W"]:
+    """Photographs without colour: in all three channels the luminance of Rec. 601, rounded as Pillow rounds it.
+
+    Example:
+        >>> red = torch.tensor([255, 0, 0], dtype=torch.uint8).reshape(1, 3, 1, 1)
+        >>> grey(red).flatten().tolist()
+        [76, 76, 76]
+    """
+    red, green, blue = images.int().unbind(dim=1)
+    luminance = (19595 * red + 38470 * green + 7471 * blue + 32768) >> 16  # in units of 1 / 65536
+    return luminance.to(torch.uint8)[:, None].expand(-1, 3, -1, -1)
+
+
 @dataclass(frozen=True)
 class Darkroom:
     """The steps from rooms to photographs, compiled where that pays."""

@@ -18,7 +18,7 @@ from relograph.progress import SILENT, Progress
 from relograph.rooms.covisibility import share_seen
 from relograph.rooms.homes_ahead import made_ahead
 from relograph.rooms.layout import Home, LayoutConfig, make_home, to_tensors
-from relograph.rooms.photograph import Darkroom, Effects, photograph, random_optics
+from relograph.rooms.photograph import Darkroom, Effects, grey, photograph, random_optics
 from relograph.rooms.raycast import first_hits, of_image, pixel_centers, plus
 from relograph.rooms.textures import TextureAtlas, check_seed, make_atlas
 from relograph.rooms.walks import moved, scattered_views, views_of
@@ -28,6 +28,8 @@ from relograph.rooms.world import Rooms, Views, sent
 PROBE_HEIGHT, PROBE_WIDTH = 18, 24
 # SevenRooms' rooms and walks have seeds that end in 0 to 5 (a missing number counts as 0), so none is a home here.
 STREAM_HOMES = 6
+# Which photographs are grey has its own randomness: all else of a stream stays as it is without any.
+STREAM_GREYS = 7
 HOMES_AT_ONCE = 8
 """That move in together in the beginning."""
 BESIDE_M, BESIDE_RAD = (0.03, 0.5), (np.radians(1), np.radians(15))
@@ -66,6 +68,8 @@ class StreamConfig:
     """Share of cameras that are turned about their view by any angle; the others are held nearly upright."""
     turned_share: float = 0.0
     """Share of graphs whose query's camera is turned by 90, 180 or 270 degrees about its view, as phones are."""
+    grey_share: float = 0.0
+    """Share of graphs with photographs without colour: the query in half of them, all in a quarter, else all others."""
     useless_share: float = 0.0
     """Share of neighbours that see nothing of the query: what retrieval finds when it errs."""
     elsewhere_share: float = 0.0
@@ -97,6 +101,7 @@ class StreamConfig:
         shares = (
             "any_roll_share",
             "turned_share",
+            "grey_share",
             "useless_share",
             "elsewhere_share",
             "portrait_share",
@@ -325,10 +330,11 @@ class RoomStream:
     def __iter__(self) -> Generator[StreamBatch, None, None]:
         config = self.config
         generator = torch.Generator().manual_seed(config.seed)
+        greys = np.random.default_rng([config.seed, 0, STREAM_GREYS])
         with closing(self._homes()) as homes:
             pool = self._filled(homes)
             while True:
-                yield self._batch(pool, generator)
+                yield self._batch(pool, generator, greys)
                 if config.homes_renewed_per_batch:
                     new = self._moved_in(list(islice(homes, config.homes_renewed_per_batch)))
                     pool.replace_oldest(new, config.views_per_home)
@@ -348,7 +354,7 @@ class RoomStream:
             torch.cat([pool.overlaps for pool in pools]),
         )
 
-    def _batch(self, pool: "_Pool", generator: torch.Generator) -> StreamBatch:
+    def _batch(self, pool: "_Pool", generator: torch.Generator, greys: np.random.Generator) -> StreamBatch:
         """Graphs of the present homes."""
         config, size_hw = self.config, (self.config.image_height, self.config.image_width)
         choice = self._choose(pool.overlaps, generator)
@@ -373,6 +379,10 @@ class RoomStream:
             effects=config.effects,
             darkroom=self._darkroom,
         )
+        if config.grey_share:
+            is_grey = grey_images(config.graphs_per_batch, config.num_nodes, config.grey_share, greys)
+            rows = sent(torch.from_numpy(np.flatnonzero(is_grey)), self.device)
+            images[rows] = grey(images[rows])
         if is_portrait:
             images, depth_m, size_hw = turned_back(images), turned_back(depth_m), (size_hw[1], size_hw[0])
             middle_px = torch.stack([config.image_height - views.principal_px[:, 1], views.principal_px[:, 0]], dim=1)
@@ -455,6 +465,19 @@ class _Choice:
 
     def __getitem__(self, graphs: slice) -> "_Choice":
         return _Choice(self.home_of_node[graphs], self.view[graphs], self.overlap[graphs], self.is_here[graphs])
+
+
+def grey_images(num_graphs: int, num_nodes: int, share: float, rng: np.random.Generator) -> Bool[np.ndarray, "B N"]:
+    """Which images have no colour, where a share of the graphs has such: the query of half of those, all of a quarter.
+
+    In the last quarter it is all but the query. What is commonest is a photo by an old or a plain camera in a map of
+    phone photos; the maps of robots are grey, too.
+    """
+    has_greys, kind = rng.random(num_graphs) < share, rng.random(num_graphs)
+    is_grey = np.empty((num_graphs, num_nodes), dtype=bool)
+    is_grey[:, 0] = has_greys & (kind < 0.75)
+    is_grey[:, 1:] = (has_greys & (kind >= 0.5))[:, None]
+    return is_grey
 
 
 def overlap_of_images(overlaps: Float[Tensor, "homes M M"], choice: _Choice) -> Float[Tensor, "BN BN"]:

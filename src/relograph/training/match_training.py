@@ -66,6 +66,7 @@ class MatchTrainConfig:
             portrait_share=0.25,
             any_roll_share=0.1,
             turned_share=0.15,
+            grey_share=0.1,
             beside_share=0.75,
             same_lens_share=0.7,
             unseen_graphs=128,
@@ -372,6 +373,7 @@ def validation_stream(config: StreamConfig) -> StreamConfig:
         elsewhere_share=0.0,
         portrait_share=0.0,
         turned_share=0.0,
+        grey_share=0.0,
         unseen_graphs=0,
         seed=FIRST_SEED["validation"],
     )
