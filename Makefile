@@ -12,7 +12,7 @@ PYTHON := $(VENV)/bin/python
 PIP_INSTALL := $(PYTHON) -m pip install --quiet --disable-pip-version-check
 PEERS_VENV := .venv-peers
 
-.PHONY: help demo test crash-test bench bench-serve docs openapi audit wheel peers format clean
+.PHONY: help demo test crash-test bench bench-serve bench-gpu docs openapi audit wheel peers format clean
 
 help: ## Say what can be made.
 	@awk -F ':[^#]*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -43,6 +43,19 @@ bench: $(VENV)/.installed-dev ## Measure maps on this machine, up to a million i
 bench-serve: $(VENV)/.installed-dev ## Try a service on this machine: overhead, overload, hostile requests, faults (half an hour).
 	@$(VENV)/bin/relograph bench serve --output results/serve_cpu.json
 	$(VENV)/bin/relograph experiments report
+
+# Results are named after the GPU: h200, or 4090 of an NVIDIA GeForce RTX 4090. Its first commands compile for minutes.
+GPU = $(shell nvidia-smi --query-gpu=name --format=csv,noheader --id=0 2>/dev/null | awk '{print tolower($$NF)}')
+bench-gpu: $(VENV)/.installed-dev ## Measure rooms, networks, maps and a service on an NVIDIA GPU, into results/ (an hour; 15 GB of disk).
+	@[ -n "$(GPU)" ] || { echo "error: nvidia-smi names no GPU. Run this where there is one." >&2; exit 1; }
+	relograph=$(VENV)/bin/relograph
+	$$relograph bench rooms --device cuda --output results/rooms_$(GPU).json
+	$$relograph bench rooms --device cuda --size 240x320 --effects all --effects none --output results/rooms_$(GPU)_240x320.json
+	$$relograph bench network --device cuda --batch 64 --batch 8 --output results/network_$(GPU).json
+	$$relograph bench match --device cuda --batch 64 --output results/match_$(GPU).json
+	$$relograph bench map --device cuda --photos 8192 --views 128 --output results/map_$(GPU).json
+	$$relograph bench serve --device cuda --output results/serve_$(GPU).json
+	$$relograph experiments report
 
 docs: $(VENV)/.installed-dev ## Build the documentation as a site into site/, which opens from the disk: site/index.html.
 	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict --quiet

@@ -14,6 +14,7 @@ from relograph.evaluation import MethodRow, SceneScore, average
 from relograph.evaluation.experiment_report import (
     filled,
     latex_page,
+    map_block,
     margins_over_copying,
     method_rows,
     read_result,
@@ -283,7 +284,8 @@ def test_a_file_that_lacks_something_is_named_with_what_it_lacks(repository: Pat
 
 
 def test_results_of_an_unknown_commit_are_said_to_be(repository: Path):
-    metadata = {"device_name": "Laptop", "num_cores": 2, "torch": "2.13.0", "git_commit": None, "command": "bench"}
+    about = {"device": "cpu", "device_name": "Laptop", "num_cores": 2, "torch": "2.13.0", "git_commit": None}
+    metadata = about | {"command": "bench"}
     row = {"rooms": 7, "images": 2100, "workers": 2, "seconds": 209.0, "images_per_second": 10.05}
     document = {"metadata": metadata, "results": [row]}
     (repository / "results" / "rooms_cpu.json").write_text(json.dumps(document))
@@ -295,6 +297,7 @@ def test_results_of_an_unknown_commit_are_said_to_be(repository: Path):
 
 def test_the_page_on_exports_tells_what_they_cost(repository: Path):
     metadata = {
+        "device": "cpu",
         "device_name": "Laptop",
         "num_cores": 2,
         "torch": "2.13.0",
@@ -315,7 +318,7 @@ def test_the_page_on_exports_tells_what_they_cost(repository: Path):
 
 
 def test_the_pages_on_maps_quote_each_its_own_files(repository: Path):
-    about = {"device_name": "Laptop", "num_cores": 2, "torch": "2.13.0", "git_commit": "087f60c"}
+    about = {"device": "cpu", "device_name": "Laptop", "num_cores": 2, "torch": "2.13.0", "git_commit": "087f60c"}
     for name in ("map_cpu", "map_growth"):
         document = json.loads((COMMITTED.parent / f"{name}.json").read_text())
         document["metadata"] = about | {"command": f"relograph bench of {name}"}
@@ -331,6 +334,21 @@ def test_the_pages_on_maps_quote_each_its_own_files(repository: Path):
     assert "| context, coarse in int8 | " in maps
     assert "| 100,000 | " in large
     assert large.count("Nothing has been measured yet.") == 1  # of finding among a million
+
+
+def test_what_a_gpu_does_stands_beside_what_a_cpu_does_or_is_said_to_be_missing(tmp_path: Path):
+    document = json.loads((COMMITTED.parent / "map_cpu.json").read_text())
+    assert map_block(tmp_path) == "Nothing has been measured yet."
+    (tmp_path / "map_cpu.json").write_text(json.dumps(document))
+    block, missing = map_block(tmp_path), "On a GPU this has not been measured yet: `make bench-gpu` does."
+    assert block.endswith(f"\n\n{missing}")
+    document["metadata"] |= {"device": "cuda", "device_name": "NVIDIA H200", "command": "bench on a GPU"}
+    (tmp_path / "map_h200.json").write_text(json.dumps(document))
+    with_gpu = map_block(tmp_path)
+    assert block.removesuffix(f"\n\n{missing}") in with_gpu
+    assert with_gpu.count("| context, coarse in int8 | ") == 2
+    assert "NVIDIA H200, 2 cores" in with_gpu
+    assert missing not in with_gpu
 
 
 def test_a_document_without_markers_stays_as_it_is():

@@ -258,5 +258,21 @@ def test_parts_that_there_are_not_are_refused():
     assert done.exit_code == 1
 
 
+def test_the_page_tells_of_a_gpu_what_was_measured_or_that_nothing_was(tmp_path: Path):
+    (tmp_path / "results").mkdir()
+    (tmp_path / "docs").mkdir()
+    page, missing = tmp_path / "docs" / "load.md", "On a GPU this has not been measured yet"
+    page.write_text("<!-- serve-benchmark begins --><!-- serve-benchmark ends -->")
+    document = json.loads((REPOSITORY / "results" / "serve_cpu_overload.json").read_text())
+    (tmp_path / "results" / "serve_cpu.json").write_text(json.dumps(document))
+    write_load_page(tmp_path / "results", tmp_path / "docs")
+    assert missing in page.read_text()
+    document["metadata"] |= {"device": "cuda", "device_name": "NVIDIA H200"}
+    (tmp_path / "results" / "serve_h200.json").write_text(json.dumps(document))
+    write_load_page(tmp_path / "results", tmp_path / "docs")
+    assert missing not in page.read_text()
+    assert "NVIDIA H200, 2 cores" in page.read_text()
+
+
 def test_the_page_says_what_the_results_say():
     assert write_load_page(REPOSITORY / "results", REPOSITORY / "docs", check=True) == []

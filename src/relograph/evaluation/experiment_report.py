@@ -32,6 +32,7 @@ _OF_ONE_IMAGE = ("posenet-", "atloc-")
 """How the names of trainings begin whose graph is one image."""
 NOTHING_YET = "No results are committed yet; `relograph experiments run all` makes them."
 NOT_MEASURED = "Nothing has been measured yet."
+NOT_ON_A_GPU = "On a GPU this has not been measured yet: `make bench-gpu` does."
 
 
 @dataclass(frozen=True)
@@ -400,7 +401,9 @@ def map_block(results: Path) -> str:
     """How fast maps are made and asked, and how large they are."""
     from relograph.maps.benchmark import map_table
 
-    return benchmarks_block(results, "map", lambda document: map_table(document["results"]), but_not="map_growth")
+    return benchmarks_block(
+        results, "map", lambda document: map_table(document["results"]), but_not="map_growth", also_on_a_gpu=True
+    )
 
 
 def growth_block(results: Path) -> str:
@@ -430,19 +433,30 @@ BLOCKS_BY_PAGE: Mapping[str, Mapping[str, Callable[[Path], str]]] = {
 
 
 def benchmarks_block(
-    results: Path, kind: str, table: Callable[[Mapping[str, Any]], str], *, but_not: str | None = None
+    results: Path,
+    kind: str,
+    table: Callable[[Mapping[str, Any]], str],
+    *,
+    but_not: str | None = None,
+    also_on_a_gpu: bool = False,
 ) -> str:
-    """The tables of all files of a kind, each below the machine and the command that it is of."""
-    parts = []
+    """The tables of all files of a kind, each below the machine and the command that it is of.
+
+    Where a GPU is wanted, too, and none of the files is of one, the last line says so.
+    """
+    parts, was_on_a_gpu = [], False
     for path in sorted([*results.glob(f"{kind}.json"), *results.glob(f"{kind}_*.json")], reverse=True):
         if but_not is not None and path.name.startswith(but_not):
             continue
         document = json.loads(path.read_text(encoding="utf-8"))
         metadata = document["metadata"]
+        was_on_a_gpu |= metadata["device"].startswith("cuda")
         parts.append(
             f"{metadata['device_name']}, {metadata['num_cores']} cores, torch {metadata['torch']}, commit "
             f"{_short(metadata['git_commit'])}: `{metadata['command']}`\n\n{table(document)}"
         )
+    if parts and also_on_a_gpu and not was_on_a_gpu:
+        parts.append(NOT_ON_A_GPU)
     return "\n\n".join(parts) or NOT_MEASURED
 
 

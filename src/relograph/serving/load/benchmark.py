@@ -255,8 +255,11 @@ def write_load_page(results: Path, docs: Path, *, check: bool = False) -> list[P
     page = docs / PAGE
     if not page.is_file():
         return []
-    block = {BLOCK: lambda: benchmarks_block(results, "serve", lambda document: load_table(document["results"]))}
-    wanted = {page: filled(page.read_text(encoding="utf-8"), block)}
+
+    def block() -> str:
+        return benchmarks_block(results, "serve", lambda document: load_table(document["results"]), also_on_a_gpu=True)
+
+    wanted = {page: filled(page.read_text(encoding="utf-8"), {BLOCK: block})}
     return write_documents(
         wanted, check=check, source=f"the files in {results}", command="relograph experiments report"
     )
