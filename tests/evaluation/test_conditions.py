@@ -29,7 +29,10 @@ def photo_of_its_own_places(row: int) -> np.ndarray:
 PHOTOS = PosedPhotos(("a",), T_WORLD_CAM, (CAMERA,), photo_of_its_own_places)
 
 
-@pytest.mark.parametrize("condition", OTHER_PHOTOS, ids=lambda condition: condition.name)
+IN_COLOUR = [condition for condition in OTHER_PHOTOS if condition.form.has_colour]
+
+
+@pytest.mark.parametrize("condition", IN_COLOUR, ids=lambda condition: condition.name)
 def test_a_point_of_the_world_shows_the_same_in_another_form(condition: Condition):
     points_cam = torch.tensor([[0.1, 0.05, 1.0], [-0.1, 0.12, 1.0], [0.2, -0.3, 2.0]], dtype=torch.float64)
     points_world = T_WORLD_CAM[0].apply(points_cam)
@@ -53,6 +56,7 @@ def test_forms_are_wide_upright_and_small():
         "cut upright": (120, 90),
         "cut to the middle": (84, 112),
         "half as large": (60, 80),
+        "without colour": (120, 160),
     }
 
 
@@ -69,6 +73,15 @@ def test_a_focal_length_that_is_told_wrong_changes_nothing_else():
 def test_wrong_focal_lengths_change_nothing_where_none_is_told():
     assert {focal for focal in ("given", "searched", "none") if WRONG_FOCALS[0].changes(focal)} == {"given"}
     assert all(OTHER_PHOTOS[0].changes(focal) for focal in ("given", "searched", "none"))
+
+
+def test_a_photo_without_colour_has_its_luminance_in_all_channels():
+    (form,) = (condition.form for condition in OTHER_PHOTOS if not condition.form.has_colour)
+    photos = form.of(PHOTOS)
+    red, green, _ = photo_of_its_own_places(0).astype(float).transpose(2, 0, 1)  # blue is 0
+    assert_allclose(photos.read(0), (0.299 * red + 0.587 * green)[..., None].repeat(3, axis=2), atol=0.51)
+    assert photos.cameras == PHOTOS.cameras
+    assert_close(photos.T_world_cam.matrix(), PHOTOS.T_world_cam.matrix())
 
 
 @pytest.mark.parametrize("num_queries", [1, 5, 12])

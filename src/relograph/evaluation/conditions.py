@@ -1,5 +1,5 @@
-"""What users have and homes have not by themselves: turned, cut and small photos, sparse maps, few references, and
-focal lengths that are told wrong.
+"""What users have and homes have not by themselves: turned, cut, small and grey photos, sparse maps, few references,
+and focal lengths that are told wrong.
 
 No photo is taken anew for it: pixels are turned, cut and scaled, and the camera and the pose with them, exactly.
 """
@@ -11,6 +11,7 @@ from math import pi
 import numpy as np
 import torch
 from jaxtyping import UInt8
+from PIL import Image
 
 from relograph.evaluation.place import AnyCamera, FocalTold, PosedPhotos
 from relograph.geometry import Camera, Pose
@@ -20,13 +21,14 @@ from relograph.scenes.image_cache import scaled_to_cover
 
 @dataclass(frozen=True)
 class Form:
-    """What a photo is made into: cut around its middle, scaled, then turned."""
+    """What a photo is made into: cut around its middle, scaled, turned, then without its colours."""
 
     kept_wh: tuple[float, float] = (1.0, 1.0)
     """Shares of its width and height that the cut leaves."""
     scale: float = 1.0
     quarter_turns: int = 0
     """Counter-clockwise."""
+    has_colour: bool = True
     told_focal: float = 1.0
     """Times the right focal length that is told of it."""
 
@@ -55,7 +57,8 @@ class Form:
         (left, top, width, height), (small_width, small_height) = self._cut(photo.shape[1], photo.shape[0])
         cut = np.ascontiguousarray(photo[top : top + height, left : left + width])
         small = cut if self.scale == 1.0 else scaled_to_cover(cut, (small_height, small_width))
-        return np.ascontiguousarray(np.rot90(small, self.quarter_turns))
+        turned = np.ascontiguousarray(np.rot90(small, self.quarter_turns))
+        return turned if self.has_colour else np.asarray(Image.fromarray(turned).convert("L").convert("RGB"))
 
     def _cut(self, width: int, height: int) -> tuple[tuple[int, int, int, int], tuple[int, int]]:
         """Left, top, width and height of what is kept, and the size that it is scaled to, in whole pixels."""
@@ -114,6 +117,7 @@ OTHER_PHOTOS = (
     Condition("cut upright", Form(kept_wh=(9 / 16, 1.0))),  # of 4:3 it leaves 3:4
     Condition("cut to the middle", Form(kept_wh=(0.7, 0.7))),
     Condition("half as large", Form(scale=0.5)),
+    Condition("without colour", Form(has_colour=False)),
 )
 SPARSE_MAPS = tuple(Condition(f"one photo in {step} of the map", every_of_map=step) for step in (2, 4, 8))
 WRONG_FOCALS = tuple(
