@@ -11,7 +11,18 @@ from tiny_rooms import HEIGHT, LAYOUT, WIDTH, handheld_views, perfect_optics, sh
 from torch import Generator, Tensor
 
 from relograph.rooms.layout import to_tensors
-from relograph.rooms.photograph import Darkroom, Effects, Optics, blur_taps, develop, grey, pixel_noise, random_optics
+from relograph.rooms.photograph import (
+    Darkroom,
+    Effects,
+    Optics,
+    blur_taps,
+    develop,
+    disc_of_confusion,
+    grey,
+    pixel_noise,
+    random_optics,
+    some_spoilt,
+)
 from relograph.rooms.world import Rooms, Views
 
 NONE = Effects.none()
@@ -265,6 +276,31 @@ def test_photographs_without_colour_are_those_of_pillow():
     for image, without_colour in zip(every_colour, grey(every_colour), strict=True):
         expected = np.asarray(Image.fromarray(image.permute(1, 2, 0).numpy()).convert("L"))
         assert_array_equal(without_colour, np.stack([expected] * 3))
+
+
+def test_a_share_of_shots_goes_wrong_in_one_way_each():
+    usual = random_optics(10_000, 320, Generator().manual_seed(0))
+    spoilt = some_spoilt(usual, 0.4, 320, np.random.default_rng(0))
+    stops = torch.log2(spoilt.exposure / usual.exposure)
+    faults = {
+        "too light": stops > 0.5,
+        "too dark": stops < -0.5,
+        "off colour": (spoilt.white_balance != usual.white_balance).any(dim=1),
+        "out of focus": spoilt.focus_m != usual.focus_m,
+    }
+    counts = torch.stack(list(faults.values())).sum(dim=0)
+    assert counts.max() == 1
+    for found in faults.values():
+        assert abs(float(found.double().mean()) - 0.1) < 0.01  # three standard deviations
+    assert stops[faults["too light"]].min() >= 1
+    assert stops[faults["too light"]].max() <= 2.5
+    assert stops[faults["too dark"]].min() >= -4
+    assert torch.equal(spoilt.noise != usual.noise, faults["too dark"])
+    assert torch.equal(spoilt.light_gain, usual.light_gain)
+    radius_px = disc_of_confusion(torch.full((10_000, 1, 320), 2.0), spoilt, Effects())[faults["out of focus"]]
+    assert 1 < radius_px.min() < radius_px.max() < 4
+    none = some_spoilt(usual, 0.0, 320, np.random.default_rng(0))
+    assert all(torch.equal(part, vars(usual)[name]) for name, part in vars(none).items())
 
 
 def test_vignetting_darkens_the_corners_and_not_the_middle():

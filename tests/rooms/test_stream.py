@@ -371,6 +371,16 @@ def test_some_photographs_of_a_stream_are_grey_and_all_else_stays_as_it_is(atlas
         assert torch.equal(batch.overlap, before.overlap)
 
 
+def test_some_shots_of_a_stream_go_wrong_and_all_else_stays_as_it_is(atlas) -> None:
+    usual, spoilt = (batches(atlas, 2, effects=Effects(), spoilt_share=share) for share in (0.0, 0.3))
+    for before, batch in zip(usual, spoilt, strict=True):
+        is_spoilt = (batch.images != before.images).flatten(2).any(dim=2)
+        assert 0 < is_spoilt.sum() < is_spoilt.numel()
+        assert torch.equal(batch.depth_m, before.depth_m)
+        assert torch.equal(batch.T_world_cam.matrix(), before.T_world_cam.matrix())
+        assert torch.equal(batch.overlap, before.overlap)
+
+
 def test_a_stream_may_turn_queries_from_now_on(atlas) -> None:
     stream = RoomStream(replace(TINY, any_roll_share=0.0), atlas=atlas)
     graphs = iter(stream)
@@ -381,9 +391,10 @@ def test_a_stream_may_turn_queries_from_now_on(atlas) -> None:
     assert (turned > -0.5).all()
 
 
-@pytest.mark.parametrize(
-    "name", ["useless_share", "elsewhere_share", "portrait_share", "any_roll_share", "turned_share", "grey_share"]
-)
+SHARES = ("useless_share", "elsewhere_share", "portrait_share", "any_roll_share", "turned_share", "grey_share")
+
+
+@pytest.mark.parametrize("name", [*SHARES, "spoilt_share"])
 def test_a_share_is_within_zero_and_one(name: str) -> None:
     with pytest.raises(ConfigError, match=name):
         replace(TINY, **{name: 1.5})

@@ -161,7 +161,7 @@ def test_a_round_that_was_stopped_goes_on_with_its_mean(tmp_path: Path) -> None:
 def test_validation_shows_queries_as_users_take_them(few_textures: TextureAtlas) -> None:
     stream = validation_stream(MATCHGNN.stream)
     assert (stream.useless_share, stream.elsewhere_share, stream.portrait_share, stream.turned_share) == (0, 0, 0, 0)
-    assert stream.grey_share == 0
+    assert stream.grey_share == stream.spoilt_share == 0
     assert stream.homes_renewed_per_batch == stream.unseen_graphs == 0
 
 
@@ -236,7 +236,7 @@ def test_without_turned_queries_there_are_no_figures_of_them(few_textures: Textu
     assert figures["settled_m"] is not None
 
 
-@pytest.mark.parametrize(("lesson", "share"), [("turned_share", 0.15), ("grey_share", 0.1)])
+@pytest.mark.parametrize(("lesson", "share"), [("turned_share", 0.15), ("grey_share", 0.1), ("spoilt_share", 0.1)])
 def test_settings_of_rounds_before_a_lesson_say_so(lesson: str, share: float) -> None:
     settings = config_to_dict(MATCHGNN)
     assert isinstance(settings["stream"], dict)

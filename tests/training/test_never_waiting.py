@@ -80,6 +80,7 @@ def test_a_step_looks_at_no_value(few_textures: TextureAtlas) -> None:
         portrait_share=1.0,  # what others need, and more
         turned_share=1.0,
         grey_share=0.5,
+        spoilt_share=0.5,
         useless_share=0.1,
         elsewhere_share=0.1,
         nearest_share=0.5,

@@ -6,9 +6,10 @@ pixel's place, so a photograph depends on its seed alone: not on the device, the
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache, lru_cache
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Generator, Tensor
@@ -20,6 +21,7 @@ from relograph.rooms.textures import TextureAtlas
 from relograph.rooms.world import NUM_LIGHTS, Rooms, TensorBundle, Views
 
 NUM_BLUR_TAPS = 8
+NEAR_FOCUS_M = 0.15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +90,30 @@ def random_optics(count: int, width: int, generator: Generator) -> Optics:
         blur_px=uniform(0.0, 2.0) * width / 320,
         noise=0.02 * uniform(0.0, 1.0) ** 2,
         noise_seed=torch.randint(0, 2**31 - 1, (count,), generator=generator, dtype=torch.int32),
+    )
+
+
+def some_spoilt(optics: Optics, share: float, width: int, rng: np.random.Generator) -> Optics:
+    """The same shots, of which a share went wrong, each in one way: too light, dark and noisy, under a light of another
+    colour, or focused on something right before the lens."""
+    count = len(optics.exposure)
+
+    def drawn(values: np.ndarray) -> Tensor:
+        return torch.from_numpy(values.astype(np.float32))
+
+    fault = np.where(rng.random(count) < share, rng.integers(0, 4, count), -1)
+    too_light, too_dark, off_colour, out_of_focus = (torch.from_numpy(fault == kind) for kind in range(4))
+    stops = drawn(rng.uniform(1.0, 2.5, count)) * too_light - drawn(rng.uniform(1.0, 4.0, count)) * too_dark
+    warmth, tint = rng.normal(0.0, 0.4, (count, 1)), rng.normal(0.0, 0.1, (count, 3))
+    colour = drawn(warmth * [1.0, 0.0, -1.0] + tint) * off_colour[:, None]
+    return replace(
+        optics,
+        exposure=optics.exposure * torch.exp2(stops),
+        white_balance=optics.white_balance * torch.exp(colour),
+        # Things of a room are 5 to 6.5 dioptres away from there: a blur of 1 to 4 pixels.
+        focus_m=torch.where(out_of_focus, NEAR_FOCUS_M, optics.focus_m),
+        blur_px=torch.where(out_of_focus, drawn(rng.uniform(0.2, 0.6, count)) * width / 320, optics.blur_px),
+        noise=torch.where(too_dark, drawn(rng.uniform(0.01, 0.05, count)), optics.noise),
     )
 
 

@@ -18,7 +18,7 @@ from relograph.progress import SILENT, Progress
 from relograph.rooms.covisibility import share_seen
 from relograph.rooms.homes_ahead import made_ahead
 from relograph.rooms.layout import Home, LayoutConfig, make_home, to_tensors
-from relograph.rooms.photograph import Darkroom, Effects, grey, photograph, random_optics
+from relograph.rooms.photograph import Darkroom, Effects, grey, photograph, random_optics, some_spoilt
 from relograph.rooms.raycast import first_hits, of_image, pixel_centers, plus
 from relograph.rooms.textures import TextureAtlas, check_seed, make_atlas
 from relograph.rooms.walks import moved, scattered_views, views_of
@@ -28,8 +28,8 @@ from relograph.rooms.world import Rooms, Views, sent
 PROBE_HEIGHT, PROBE_WIDTH = 18, 24
 # SevenRooms' rooms and walks have seeds that end in 0 to 5 (a missing number counts as 0), so none is a home here.
 STREAM_HOMES = 6
-# Which photographs are grey has its own randomness: all else of a stream stays as it is without any.
-STREAM_GREYS = 7
+# Which photographs are grey, and which went wrong, has its own randomness: all else of a stream stays as it is without.
+STREAM_GREYS, STREAM_SPOILT = 7, 8
 HOMES_AT_ONCE = 8
 """That move in together in the beginning."""
 BESIDE_M, BESIDE_RAD = (0.03, 0.5), (np.radians(1), np.radians(15))
@@ -70,6 +70,8 @@ class StreamConfig:
     """Share of graphs whose query's camera is turned by 90, 180 or 270 degrees about its view, as phones are."""
     grey_share: float = 0.0
     """Share of graphs with photographs without colour: the query in half of them, all in a quarter, else all others."""
+    spoilt_share: float = 0.0
+    """Share of photographs that went wrong: too light, dark and noisy, in light of another colour, or out of focus."""
     useless_share: float = 0.0
     """Share of neighbours that see nothing of the query: what retrieval finds when it errs."""
     elsewhere_share: float = 0.0
@@ -102,6 +104,7 @@ class StreamConfig:
             "any_roll_share",
             "turned_share",
             "grey_share",
+            "spoilt_share",
             "useless_share",
             "elsewhere_share",
             "portrait_share",
@@ -330,11 +333,11 @@ class RoomStream:
     def __iter__(self) -> Generator[StreamBatch, None, None]:
         config = self.config
         generator = torch.Generator().manual_seed(config.seed)
-        greys = np.random.default_rng([config.seed, 0, STREAM_GREYS])
+        greys, faults = (np.random.default_rng([config.seed, 0, use]) for use in (STREAM_GREYS, STREAM_SPOILT))
         with closing(self._homes()) as homes:
             pool = self._filled(homes)
             while True:
-                yield self._batch(pool, generator, greys)
+                yield self._batch(pool, generator, greys, faults)
                 if config.homes_renewed_per_batch:
                     new = self._moved_in(list(islice(homes, config.homes_renewed_per_batch)))
                     pool.replace_oldest(new, config.views_per_home)
@@ -354,7 +357,9 @@ class RoomStream:
             torch.cat([pool.overlaps for pool in pools]),
         )
 
-    def _batch(self, pool: "_Pool", generator: torch.Generator, greys: np.random.Generator) -> StreamBatch:
+    def _batch(
+        self, pool: "_Pool", generator: torch.Generator, greys: np.random.Generator, faults: np.random.Generator
+    ) -> StreamBatch:
         """Graphs of the present homes."""
         config, size_hw = self.config, (self.config.image_height, self.config.image_width)
         choice = self._choose(pool.overlaps, generator)
@@ -364,6 +369,8 @@ class RoomStream:
         # One map is photographed in one light; the query comes at another time of day.
         map_light = optics.light_gain.unflatten(0, (-1, config.num_nodes))
         map_light[:, 1:] = map_light[:, 1:2]
+        if config.spoilt_share:
+            optics = some_spoilt(optics, config.spoilt_share, config.image_width, faults)
         views = pool.views[choice.view.flatten()]
         if self.turned_share:
             views = turned(views, self._quarter_turns(len(choice.is_here), generator))

@@ -67,6 +67,7 @@ class MatchTrainConfig:
             any_roll_share=0.1,
             turned_share=0.15,
             grey_share=0.1,
+            spoilt_share=0.1,
             beside_share=0.75,
             same_lens_share=0.7,
             unseen_graphs=128,
@@ -374,6 +375,7 @@ def validation_stream(config: StreamConfig) -> StreamConfig:
         portrait_share=0.0,
         turned_share=0.0,
         grey_share=0.0,
+        spoilt_share=0.0,
         unseen_graphs=0,
         seed=FIRST_SEED["validation"],
     )
