@@ -28,6 +28,7 @@ def test_the_commands_are_those_that_the_documents_speak_of():
         ("scene", "info"),
         ("scene", "check"),
         ("scene", "reconstruct"),
+        ("scene", "scale"),
         ("map",),
         ("map", "create"),
         ("map", "add"),

@@ -3,10 +3,12 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from click.testing import Result
 from numpy.testing import assert_allclose
 from PIL import Image
 from typer.testing import CliRunner
@@ -20,7 +22,7 @@ from relograph.rooms.photograph import Darkroom
 from relograph.rooms.seven_rooms import RecordingSize, make_room_home, record, room_camera, take_photos
 from relograph.rooms.walks import walk
 from relograph.scenes import open_scene, reconstruct
-from relograph.scenes.reconstruct import KnownDistance, reconstruct_scene
+from relograph.scenes.reconstruct import KnownDistance, reconstruct_scene, scale_scene
 from rooms.tiny_rooms import tiny_atlas
 
 pycolmap = pytest.importorskip("pycolmap", reason="no pycolmap: pip install 'relograph[geometry]'")
@@ -81,11 +83,12 @@ def test_poses_are_found_again_in_metres_in_the_world_of_the_log(room, scene):
 
 
 @pytest.fixture
-def placed(scene: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def placed(scene: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> Any:
     """What pycolmap takes its time for is there already, in a unit of its own."""
     model = pycolmap.Reconstruction(scene[0] / "sparse" / "0")
     model.transform(pycolmap.Sim3d(0.123 * np.eye(3, 4)))
     monkeypatch.setattr(reconstruct, "_place_cameras", lambda *_: model)
+    return model
 
 
 def test_photos_in_heic_are_given_to_pycolmap_as_jpeg(room, tmp_path, monkeypatch: pytest.MonkeyPatch):
@@ -133,38 +136,98 @@ def test_without_a_measure_it_is_said_that_the_scale_is_unknown_again_and_again(
     assert "warning    The scale of this scene is not known" in info.stdout
 
 
-@pytest.mark.usefixtures("placed")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"distance": KnownDistance("IMG_0", "IMG_99", 1.0)}, "called 'IMG_99', found none; there are IMG_0.png"),
-        ({"distance": KnownDistance("IMG_0", "IMG_0", 1.0)}, "far enough apart"),
+        ({"distance": KnownDistance("IMG_0", "IMG_0.png", 1.0)}, r"between two photos, got IMG_0\.png twice"),
         ({"distance": KnownDistance("IMG_0", "IMG_7", 0.0)}, "metres above 0"),
         ({"fps": 0.0}, "frames a second above 0"),
         ({"focal_px": -1.0}, "focal length in pixels above 0"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_line_and_leaves_nothing(room, tmp_path, options, message):
+def test_what_cannot_be_done_is_said_before_the_work_and_leaves_nothing(room, tmp_path, options, message, monkeypatch):
+    monkeypatch.setattr(reconstruct, "_place_cameras", lambda *_: pytest.fail("the work was begun"))
     with pytest.raises((ConfigError, DatasetError), match=message) as caught:
         reconstruct_scene(room[0], tmp_path / "scene", **options)
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 
+def scene_command(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["scene", *map(str, arguments)], catch_exceptions=False)
+
+
+def test_a_photo_that_could_not_be_placed_costs_only_the_scale(room, tmp_path, placed):
+    """Its distance says nothing; what took minutes stays, and another distance makes metres of it."""
+    photos, T_true = room
+    last = NUM_PHOTOS - 1
+    placed.deregister_frame(placed.find_image_with_name("IMG_3.png").frame_id)
+    root = tmp_path / "scene"
+    done = scene_command("reconstruct", photos, "--output", root, "--distance", "IMG_0", "IMG_3", 1.0)
+    assert done.exit_code == 1
+    assert "found that IMG_3.png could not. Name others, such as IMG_0.png and IMG_" in done.stdout
+    assert f"run relograph scene scale {root} with another measure" in done.stderr
+    assert not open_scene(root).scale_is_known
+
+    metres = float(torch.linalg.vector_norm(T_true.t[0] - T_true.t[last]))
+    done = scene_command("scale", root, "--distance", "IMG_0", f"IMG_{last}", metres)
+    assert done.exit_code == 0, done.output
+    assert done.stdout == f"scale: IMG_0.png and IMG_{last}.png are {metres:g} m apart.\n"
+    opened = open_scene(root)
+    assert opened.scale_is_known
+    assert opened.warnings == ()
+    rows = [int(Path(frame.name).stem.removeprefix("IMG_")) for frame in opened]
+    assert 3 not in rows
+    assert align_points(opened.T_world_cam.t.numpy(), T_true.t[rows].numpy()).scale == pytest.approx(1.0, abs=0.02)
+    assert sorted(path.name for path in (root / "sparse").iterdir()) == ["0"]
+
+
+def test_two_cameras_at_one_place_are_no_measure(room, tmp_path, placed):
+    placed.frame(placed.find_image_with_name("IMG_1.png").frame_id).rig_from_world = placed.frame(
+        placed.find_image_with_name("IMG_0.png").frame_id
+    ).rig_from_world
+    found = reconstruct_scene(room[0], tmp_path / "scene", distance=KnownDistance("IMG_0", "IMG_1", 1.0))
+    assert found.scale == "unknown"
+    assert "found IMG_0.png and IMG_1.png at 0% of the typical distance" in found.scale_text
+
+
 @pytest.mark.usefixtures("placed")
 def test_a_log_of_something_else_is_no_measure(room, tmp_path):
-    photos, _ = room
-    log = tmp_path / "log.json"
+    photos, T_true = room
+    log, root = tmp_path / "log.json", tmp_path / "scene"
     rng = np.random.default_rng(1)
     frames = [{"name": f"IMG_{index}.png", "position": list(rng.normal(size=3))} for index in range(NUM_PHOTOS)]
     log.write_text(json.dumps(frames))
-    with pytest.raises(DatasetError, match=r"log\.json: expected positions that agree"):
-        reconstruct_scene(photos, tmp_path / "scene", ar_log=log)
+    found = reconstruct_scene(photos, root, ar_log=log)
+    assert found.scale == "unknown"
+    assert "log.json: expected positions that agree" in found.scale_text
+    scale_scene(root, ar_log=write_log(log, T_true))
+    opened = open_scene(root)
+    rows = [int(Path(frame.name).stem.removeprefix("IMG_")) for frame in opened]
+    assert_allclose(opened.T_world_cam.t, T_true.t[rows], atol=0.05)
+
+
+def test_a_log_of_another_time_is_told_before_the_work(room, tmp_path, monkeypatch):
+    monkeypatch.setattr(reconstruct, "_place_cameras", lambda *_: pytest.fail("the work was begun"))
+    photos, log = room[0], tmp_path / "log.txt"
     log.write_text("5000.0 0 0 0 0 0 0 1\n5001.0 0 0 0 0 0 0 1\n")
     with pytest.raises(DatasetError, match=r"found those of 0: the log has times from 5000\.000 to 5001\.000 s"):
         reconstruct_scene(photos, tmp_path / "scene", ar_log=log)
     with pytest.raises(ConfigError, match="got both"):
         reconstruct_scene(photos, tmp_path / "scene", ar_log=log, distance=KnownDistance("a", "b", 1.0))
+
+
+def test_only_a_whole_reconstruction_is_scaled_and_only_by_a_measure(scene, tmp_path):
+    with pytest.raises(ConfigError, match="got neither"):
+        scale_scene(tmp_path)
+    with pytest.raises(DatasetError, match=r"found no sparse/0/images\.bin"):
+        scale_scene(tmp_path, distance=KnownDistance("a", "b", 1.0))
+    root = shutil.copytree(scene[0], tmp_path / "scene")
+    images = root / "sparse" / "0" / "images.bin"
+    images.write_bytes(images.read_bytes()[:100])
+    with pytest.raises(DatasetError, match=r"images\.bin"):
+        scale_scene(root, distance=KnownDistance("IMG_0", "IMG_7", 1.0))
 
 
 def test_a_long_walk_that_returns_is_closed(tmp_path, monkeypatch):

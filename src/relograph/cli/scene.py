@@ -56,25 +56,31 @@ def check_command(path: SceneArgument, format: FormatOption = None, focal: Focal
     typer.echo(printable(f"{path}: {counted(len(scene), 'frame')}, nothing wrong."))
 
 
+DistanceOption = Annotated[
+    tuple[str, str, float] | None,
+    typer.Option(metavar="FRAME_A FRAME_B METRES", help="How far two cameras stood apart.", show_default="unknown"),
+]
+ArLogOption = Annotated[
+    Path | None,
+    typer.Option("--ar-log", metavar="FILE", help="Log of a phone's AR session, TUM or JSON, to take metres from."),
+]
+ArOffsetOption = Annotated[
+    float, typer.Option("--ar-offset", metavar="S", help="Seconds to add to a video's times to get the log's.")
+]
+
+
 @app.command("reconstruct")
 def reconstruct_command(
     source: Annotated[Path, typer.Argument(metavar="PHOTOS|VIDEO", help="Folder of photos, or a video file.")],
     output: Annotated[Path, typer.Option("--output", metavar="SCENE", help="New or empty folder to write to.")],
-    distance: Annotated[
-        tuple[str, str, float] | None,
-        typer.Option(metavar="FRAME_A FRAME_B METRES", help="How far two cameras stood apart.", show_default="unknown"),
-    ] = None,
-    ar_log: Annotated[
-        Path | None,
-        typer.Option("--ar-log", metavar="FILE", help="Log of a phone's AR session, TUM or JSON, to take metres from."),
-    ] = None,
-    ar_offset: Annotated[
-        float, typer.Option("--ar-offset", metavar="S", help="Seconds to add to a video's times to get the log's.")
-    ] = 0.0,
+    distance: DistanceOption = None,
+    ar_log: ArLogOption = None,
+    ar_offset: ArOffsetOption = 0.0,
     fps: Annotated[float, typer.Option(metavar="N", help="Frames of a video to use, a second.")] = 2.0,
     focal: FocalOption = None,
 ) -> None:
     """Find the poses of photos, or of a video's frames, with pycolmap, and write them as a COLMAP model."""
+    from relograph.errors import DatasetError
     from relograph.progress import TerminalProgress
     from relograph.scenes.reconstruct import KnownDistance, reconstruct_scene
     from relograph.scenes.reconstruction_file import UNKNOWN_SCALE
@@ -97,6 +103,25 @@ def reconstruct_command(
     typer.echo(printable(f"scale: {found.scale_text}."))
     if found.scale == "unknown":
         typer.echo(f"warning: {UNKNOWN_SCALE}", err=True)
+        if distance is not None or ar_log is not None:
+            raise DatasetError(
+                f"{output}: expected metres, found none, as is said above. The scene is kept and need not be "
+                f"reconstructed again: run relograph scene scale {output} with another measure."
+            )
+
+
+@app.command("scale")
+def scale_command(
+    path: Annotated[Path, typer.Argument(metavar="SCENE", help="Scene that `relograph scene reconstruct` wrote.")],
+    distance: DistanceOption = None,
+    ar_log: ArLogOption = None,
+    ar_offset: ArOffsetOption = 0.0,
+) -> None:
+    """Make metres of the lengths of a reconstructed scene, by a measured distance or the log of an AR session."""
+    from relograph.scenes.reconstruct import KnownDistance, scale_scene
+
+    measured = None if distance is None else KnownDistance(*distance)
+    typer.echo(printable(f"scale: {scale_scene(path, distance=measured, ar_log=ar_log, ar_offset_s=ar_offset)}."))
 
 
 def _describe(info: "SceneInfo", scale_is_known: bool) -> list[str]:

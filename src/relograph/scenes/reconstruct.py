@@ -6,7 +6,8 @@ they were taken, makes its lengths metres; without either, the scene says that i
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -21,11 +22,13 @@ from relograph.errors import ConfigError, DatasetError, MissingExtraError
 from relograph.geometry import Pose
 from relograph.geometry.alignment import align_points_robustly
 from relograph.progress import SILENT, Progress
+from relograph.scenes import colmap
 from relograph.scenes.ar_log import ArLog, read_ar_log
 from relograph.scenes.frame import FileSource, Frame
 from relograph.scenes.loops import pairs_alike
+from relograph.scenes.names import is_file
 from relograph.scenes.photo_folder import HEIC_ENDINGS, list_photos
-from relograph.scenes.reconstruction_file import ScaleSource, write_reconstruction_file
+from relograph.scenes.reconstruction_file import ScaleSource, read_reconstruction_file, write_reconstruction_file
 from relograph.scenes.video import check_fps, is_video, open_video
 from relograph.scenes.writing import place_image, writing_folder
 
@@ -66,7 +69,7 @@ class Reconstructed:
     reprojection_error_px: float
     scale: ScaleSource
     scale_text: str
-    """How the scale was found, or that it was not, in a sentence."""
+    """How the scale was found, or why it was not, in a sentence."""
     left_out: tuple[str, ...]
     """Names of photos that could not be placed."""
 
@@ -84,31 +87,30 @@ def reconstruct_scene(
 ) -> Reconstructed:
     """Writes the scene of the photos in a folder, or of a video's frames, as a COLMAP model with its photos.
 
+    Where the distance or the log turns out to be no measure the scene is kept all the same, with an unknown scale:
+    `scale_scene` finds it another way without placing the cameras again.
+
     `ar_offset_s` is added to the times of the video to get those of the log. `focal_px` is in pixels of the photos;
     without it that of their EXIF is used, and without that it is found with the poses.
     """
     pycolmap = _import_pycolmap()
     check_fps(fps)
-    if distance is not None and ar_log is not None:
-        raise ConfigError("expected a known distance or an AR log, got both. Leave one of them out.")
-    if distance is not None and not (math.isfinite(distance.metres) and distance.metres > 0):
-        raise ConfigError(f"expected a distance in metres above 0, got {distance.metres}. Measure it again.")
     if focal_px is not None and not (math.isfinite(focal_px) and focal_px > 0):
         raise ConfigError(f"expected a focal length in pixels above 0, got {focal_px}. Leave it out if unknown.")
-    log = None if ar_log is None else read_ar_log(ar_log)
+    log = _checked_measure(distance, ar_log)
     with writing_folder(destination) as folder:
         photos = _place_photos(source, folder / "images", fps, progress)
+        # Before minutes of work all that can be known to be wrong is told.
         if distance is not None:
-            distance = KnownDistance(
-                _name_like(distance.name_a, photos.names), _name_like(distance.name_b, photos.names), distance.metres
-            )
-        if log is not None:  # of all photos first: what is wrong with it is to be known before minutes of work
+            distance = _named_like(distance, photos.names)
+        if log is not None:
             _positions_told(photos.names, [photos.time_by_name.get(name) for name in photos.names], log, ar_offset_s)
         model = _place_cameras(pycolmap, folder / "images", photos, focal_px, progress)
-        placed = {model.image(image_id).name: image_id for image_id in model.reg_image_ids()}
-        names = [name for name in photos.names if name in placed]
-        centers = np.array([model.image(placed[name]).projection_center() for name in names])
-        scaled = _scaled(names, centers, [photos.time_by_name.get(name) for name in names], distance, log, ar_offset_s)
+        names, centers = _cameras(model)
+        try:
+            scaled = _scaled(names, centers, photos.time_by_name, distance, log, ar_offset_s)
+        except DatasetError as error:
+            scaled = _Scaled(None, "unknown", f"unknown: {str(error).removesuffix('.')}")
         if scaled.matrix is not None:
             model.transform(pycolmap.Sim3d(scaled.matrix))
         (folder / "sparse" / "0").mkdir(parents=True)
@@ -120,7 +122,7 @@ def reconstruct_scene(
             reprojection_error_px=float(model.compute_mean_reprojection_error()),
             scale=scaled.source,
             scale_text=scaled.text,
-            left_out=tuple(name for name in photos.names if name not in placed),
+            left_out=tuple(name for name in photos.names if name not in names),
         )
         told = {
             "photos": found.num_photos,
@@ -128,9 +130,50 @@ def reconstruct_scene(
             "reprojection_error_px": found.reprojection_error_px,
             "scale_text": found.scale_text,
             "pycolmap": pycolmap.__version__,
+            "time_s_by_name": photos.time_by_name,
         }
         write_reconstruction_file(folder, found.scale, told)
     return found
+
+
+def scale_scene(
+    root: Path, *, distance: KnownDistance | None = None, ar_log: Path | None = None, ar_offset_s: float = 0.0
+) -> str:
+    """Makes metres of the lengths of a scene that `reconstruct_scene` wrote, and says how they were found."""
+    pycolmap = _import_pycolmap()
+    if distance is None and ar_log is None:
+        raise ConfigError("expected a known distance or an AR log, got neither. Pass --distance or --ar-log.")
+    log = _checked_measure(distance, ar_log)
+    model_folder = root / "sparse" / "0"
+    if not is_file(model_folder / "images.bin"):
+        raise DatasetError(
+            f"{root}: expected what `relograph scene reconstruct` wrote, found no sparse/0/images.bin. Check the path."
+        )
+    told = read_reconstruction_file(root)
+    colmap.read(root)  # it says in a line what is damaged
+    model = pycolmap.Reconstruction(model_folder)
+    names, centers = _cameras(model)
+    if distance is not None:
+        distance = _named_like(distance, names)
+    scaled = _scaled(names, centers, told.get("time_s_by_name", {}), distance, log, ar_offset_s)
+    model.transform(pycolmap.Sim3d(scaled.matrix))
+    new, old = model_folder.with_name("0.new"), model_folder.with_name("0.old")
+    with writing_folder(new) as folder:
+        model.write_binary(folder)
+    model_folder.rename(old)
+    new.rename(model_folder)
+    shutil.rmtree(old)
+    write_reconstruction_file(root, scaled.source, {**told, "scale_text": scaled.text})
+    return scaled.text
+
+
+def _checked_measure(distance: KnownDistance | None, ar_log: Path | None) -> ArLog | None:
+    """The log, where there is one; of it and a distance there may be one only."""
+    if distance is not None and ar_log is not None:
+        raise ConfigError("expected a known distance or an AR log, got both. Leave one of them out.")
+    if distance is not None and not (math.isfinite(distance.metres) and distance.metres > 0):
+        raise ConfigError(f"expected a distance in metres above 0, got {distance.metres}. Measure it again.")
+    return None if ar_log is None else read_ar_log(ar_log)
 
 
 # The photos
@@ -183,6 +226,14 @@ def _place_photos(source: Path, folder: Path, fps: float, progress: Progress) ->
             "more frames a second of the video (--fps)."
         )
     return photos
+
+
+def _named_like(distance: KnownDistance, names: Sequence[str]) -> KnownDistance:
+    """The distance between two photos by their full names."""
+    name_a, name_b = _name_like(distance.name_a, names), _name_like(distance.name_b, names)
+    if name_a == name_b:
+        raise ConfigError(f"expected the distance between two photos, got {name_a} twice. Name another one.")
+    return KnownDistance(name_a, name_b, distance.metres)
 
 
 def _name_like(wanted: str, names: Sequence[str]) -> str:
@@ -315,38 +366,46 @@ class _Scaled:
     text: str
 
 
+def _cameras(model: Any) -> tuple[list[str], Float64[np.ndarray, "N 3"]]:
+    """Names and centres of the cameras that could be placed, by name."""
+    center_by_name = {
+        model.image(image).name: model.image(image).projection_center() for image in model.reg_image_ids()
+    }
+    return sorted(center_by_name), np.array([center_by_name[name] for name in sorted(center_by_name)])
+
+
 def _scaled(
     names: Sequence[str],
     centers: Float64[np.ndarray, "N 3"],
-    times_s: Sequence[float | None],
+    time_s_by_name: Mapping[str, float],
     distance: KnownDistance | None,
     log: ArLog | None,
     ar_offset_s: float,
 ) -> _Scaled:
+    """The scale of the cameras that could be placed; an error where the distance or the log is no measure of it."""
     if distance is not None:
         return _scaled_by_distance(names, centers, distance)
     if log is not None:
-        return _scaled_by_log(names, centers, times_s, log, ar_offset_s)
+        return _scaled_by_log(names, centers, [time_s_by_name.get(name) for name in names], log, ar_offset_s)
     return _Scaled(None, "unknown", "unknown: lengths are in a unit of their own, not in metres")
 
 
 def _scaled_by_distance(names: Sequence[str], centers: Float64[np.ndarray, "N 3"], distance: KnownDistance) -> _Scaled:
-    for name in (distance.name_a, distance.name_b):
-        if name not in names:
-            raise DatasetError(
-                f"expected cameras of known distance that could be placed, found that {name} could not. Choose another "
-                f"photo, such as {names[0]}."
-            )
-    a, b = (centers[names.index(name)] for name in (distance.name_a, distance.name_b))
-    found, typical = float(np.linalg.norm(a - b)), float(np.median(np.linalg.norm(centers - a, axis=1)))
+    pair = (distance.name_a, distance.name_b)
+    placed = [names.index(name) for name in pair if name in names]
+    away = np.linalg.norm(centers - centers[placed[0] if placed else 0], axis=1)
+    others = f"Name others, such as {names[placed[0] if placed else 0]} and {names[int(away.argmax())]}."
+    if len(placed) < 2:
+        missing = " and ".join(name for name in pair if name not in names)
+        raise DatasetError(f"expected two photos that could be placed, found that {missing} could not. {others}")
+    found, typical = float(away[placed[1]]), float(np.median(away))
     if not found > MIN_SHARE * typical:
         raise DatasetError(
-            f"expected cameras far enough apart to measure by, found {distance.name_a} and {distance.name_b} at "
-            f"{found / typical if typical else 0:.0%} of the typical distance. Choose two that stand farther apart."
+            f"expected cameras far enough apart to measure by, found {pair[0]} and {pair[1]} at "
+            f"{found / typical if typical else 0:.0%} of the typical distance. {others}"
         )
     scale = distance.metres / found
-    text = f"{distance.name_a} and {distance.name_b} are {distance.metres:g} m apart"
-    return _Scaled(scale * np.eye(3, 4), "distance", text)
+    return _Scaled(scale * np.eye(3, 4), "distance", f"{pair[0]} and {pair[1]} are {distance.metres:g} m apart")
 
 
 def _scaled_by_log(
