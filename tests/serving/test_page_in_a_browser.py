@@ -204,21 +204,49 @@ def test_references_are_shown_with_the_matches_that_agree_and_those_that_do_not(
     page.check("#show-out")
 
 
-def test_lines_begin_and_end_where_the_matches_are(answered: Any):
-    page, matches = answered, answer_of(answered)["references"][0]["matches"]
+def boxes_of_first_pair(page: Any) -> list[dict[str, float]]:
+    """Where the photo and the first reference are in the window; their first line that agrees joins them."""
+    boxes = [page.locator(".pair").first.locator("img").nth(i).bounding_box() for i in (0, 1)]
+    matches = answer_of(page)["references"][0]["matches"]
     row = matches["inlier"].index(True)
-    left, right = (page.locator(".pair").first.locator("img").nth(i).bounding_box() for i in (0, 1))
-    x1, y1, x2, y2 = page.evaluate(
+    ends = page.evaluate(
         """() => {
           const line = document.querySelector(".pair .in line");
           const start = new DOMPoint(line.x1.baseVal.value, line.y1.baseVal.value);
           const end = new DOMPoint(line.x2.baseVal.value, line.y2.baseVal.value);
-          return [start, end].map(point => point.matrixTransform(line.getScreenCTM())).flatMap(({ x, y }) => [x, y]);
+          return [start, end].map(point => point.matrixTransform(line.getScreenCTM())).map(({ x, y }) => [x, y]);
         }"""
     )
-    for box, (x, y), there in ((left, matches["query_xy"][row], (x1, y1)), (right, matches["ref_xy"][row], (x2, y2))):
+    for box, (x, y), there in zip(boxes, (matches["query_xy"][row], matches["ref_xy"][row]), ends, strict=True):
         expected = (box["x"] + x * box["width"], box["y"] + y * box["height"])
-        assert there == pytest.approx(expected, abs=1.5)
+        assert tuple(there) == pytest.approx(expected, abs=1.5)
+    return boxes
+
+
+def test_lines_begin_and_end_where_the_matches_are(answered: Any):
+    ours, reference = boxes_of_first_pair(answered)
+    assert ours["y"] == reference["y"]
+    assert ours["x"] + ours["width"] < reference["x"]
+
+
+@pytest.mark.parametrize("viewport", [DESK, PHONE], ids=["desk", "phone"])
+def test_a_panorama_is_above_the_photos_it_was_compared_with(
+    browser: Any, service: Running, query: Path, viewport: dict[str, int], tmp_path: Path
+):
+    """Beside them it would be a strip that nobody can read."""
+    photo = Image.open(query)
+    band = (0, photo.height // 3, photo.width, photo.height // 3 + photo.width // 4)
+    photo.crop(band).resize((1600, 400)).save(tmp_path / "panorama.png")
+    with opened(browser, service.url, viewport=viewport) as page:
+        wait_for_map(page)
+        ask(page, tmp_path / "panorama.png")
+        page.wait_for_load_state("networkidle")
+        ours, reference = boxes_of_first_pair(page)
+        assert ours["width"] == pytest.approx(page.locator(".photos").first.bounding_box()["width"], abs=1)
+        assert ours["width"] / ours["height"] == pytest.approx(4, rel=0.02)
+        assert reference["y"] > ours["y"] + ours["height"]
+        assert reference["height"] == pytest.approx(ours["width"] / 2, rel=0.02)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_a_camera_that_is_clicked_shows_its_photo(answered: Any, query: Path):

@@ -121,6 +121,17 @@ def test_of_many_matches_some_are_drawn_and_it_is_said(explained, localizer, tmp
     assert "2 of 3 matches agree, 2 are drawn; similarity" in first
 
 
+def test_a_panorama_is_drawn_above_its_references(explained, localizer, tmp_path):
+    compared = replace(explained.compared, query_hw=(60, 320))
+    wide = replace(explained, compared=compared, query_pixels=explained.query_pixels[:60])
+    first = written(tmp_path / "why.html", wide, localizer).read_text().split('<figure class="reference">')[1]
+    below = 60 + explain.GAP
+    assert f'viewBox="0 0 320 {below + 240}"' in first
+    assert f'<image x="0" y="{below}" width="320" height="240"' in first
+    # From the query's cell to the place in the reference below it.
+    assert f'<line x1="{HALF:.1f}" y1="{HALF:.1f}" x2="12.0" y2="{below + 14:.1f}"/>' in first
+
+
 def test_where_the_scale_is_not_known_no_length_is_said_in_centimetres(explained, localizer, tmp_path):
     known = written(tmp_path / "known.html", explained, localizer).read_text()
     assert "right, within 25 cm and 10 degrees, with a chance of" in known

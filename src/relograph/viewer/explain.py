@@ -36,6 +36,8 @@ PHOTO_QUALITY = 80
 MAP_CAMERAS_SHOWN = 500
 GAP = 8
 """Between the two photos of a pair, in pixels of what the network saw."""
+WIDEST_BESIDE = 4
+"""Of the height of both photos; of wider ones, such as panoramas, one is above the other, as on the service's page."""
 LINES_SHOWN = 80
 """Of the matches with a reference: hundreds would hide both photos."""
 
@@ -200,8 +202,14 @@ def _references_section(
 def _pair(explained: Explained, compared: Compared, ref: int, pixels: UInt8[np.ndarray, "H W 3"] | None) -> str:
     used = explained.named.answer.references[ref]
     query_height, query_width = compared.query_hw
-    left = query_width + GAP
     height, width = (query_height, query_width) if pixels is None else pixels.shape[:2]
+    if query_width / query_height + width / height > WIDEST_BESIDE:
+        whole = max(width, query_width)
+        query_left, left, top = (whole - query_width) // 2, (whole - width) // 2, query_height + GAP
+        size = f"{whole} {top + height}"
+    else:
+        query_left, left, top = 0, query_width + GAP, 0
+        size = f"{left + width} {max(height, query_height)}"
     assert explained.judged is not None
     points = explained.judged.points
     rows = np.flatnonzero(np.asarray(points.ref_idx) == ref)
@@ -209,13 +217,13 @@ def _pair(explained: Explained, compared: Compared, ref: int, pixels: UInt8[np.n
     query_xy, ref_xy = np.asarray(points.query_xy)[rows], np.asarray(points.ref_xy)[rows]
     agrees = np.ones(len(rows), dtype=bool) if explained.inlier is None else explained.inlier[rows]
     lines = [
-        f'<g class="{kind}">{_lines(query_xy[some], ref_xy[some] + [left, 0.0])}</g>'
+        f'<g class="{kind}">{_lines(query_xy[some] + [query_left, 0.0], ref_xy[some] + [left, top])}</g>'
         for kind, some in (("out", ~agrees), ("in", agrees))  # those that agree lie on top
     ]
     photo = (
-        f'<rect x="{left}" width="{width}" height="{height}" fill="none" stroke="currentColor"/>'
+        f'<rect x="{left}" y="{top}" width="{width}" height="{height}" fill="none" stroke="currentColor"/>'
         if pixels is None
-        else f'<image x="{left}" width="{width}" height="{height}" href="{_photo_url(pixels)}"/>'
+        else f'<image x="{left}" y="{top}" width="{width}" height="{height}" href="{_photo_url(pixels)}"/>'
     )
     drawn = "" if len(rows) == used.num_matches else f", {len(rows)} are drawn"
     caption = (
@@ -227,8 +235,8 @@ def _pair(explained: Explained, compared: Compared, ref: int, pixels: UInt8[np.n
     label = _escaped(f"The query and {used.name} with {used.num_matches} matches")
     return (
         f'<figure class="reference"><figcaption>{caption}</figcaption><svg class="pair" '
-        f'viewBox="0 0 {left + width} {max(height, query_height)}" role="img" aria-label="{label}">'
-        f'<use href="#query"/>{photo}{"".join(lines)}</svg></figure>'
+        f'viewBox="0 0 {size}" role="img" aria-label="{label}">'
+        f'<use href="#query" x="{query_left}"/>{photo}{"".join(lines)}</svg></figure>'
     )
 
 
