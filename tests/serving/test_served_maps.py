@@ -2,6 +2,7 @@
 
 import shutil
 import sqlite3
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -19,7 +20,7 @@ from relograph.maps import Map
 from relograph.maps.records import frame_poses
 from relograph.serving.config import ServeConfig, named_maps
 from relograph.serving.running import serve
-from relograph.serving.served_maps import check_maps
+from relograph.serving.served_maps import MapMoment, check_maps
 from serving.running_services import (
     HERE,
     NETWORK,
@@ -338,3 +339,34 @@ def test_thumbnails_are_small_jpegs_of_what_the_network_saw(asked: Running, tmp_
     with Image.open(tmp_path / "t.jpg") as image:
         assert image.size == (320, 240)
     assert noise_photo(0).shape == (120, 160, 3)
+
+
+def test_thumbnails_that_hang_keep_nobody_else_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    write_map(tmp_path / "kitchen.map")
+    write_map(tmp_path / "hall.map")
+    hangs, answers = threading.Event(), MapMoment.jpeg
+    free = threading.Event()
+
+    def jpeg(moment: MapMoment, row: int) -> bytes:
+        if moment is kitchen.now:
+            hangs.set()
+            free.wait()
+        return answers(moment, row)
+
+    with (
+        running(str(tmp_path / "kitchen.map"), str(tmp_path / "hall.map")) as service,
+        ThreadPoolExecutor(50) as pool,
+    ):
+        kitchen = service.service.maps["kitchen"]
+        monkeypatch.setattr(MapMoment, "jpeg", jpeg)
+        path = f"{service.url}/v1/maps/kitchen/thumbnails/photo-1.png"
+        try:
+            hung = [pool.submit(httpx.get, path, trust_env=False, timeout=60.0) for _ in range(50)]
+            hangs.wait()
+            time.sleep(0.5)  # until the others are in as well
+            for other in ("/v1/maps", "/metrics", "/v1/maps/hall/thumbnails/photo-1.png"):
+                assert service.client.get(other, timeout=5.0).status_code == 200
+            assert not any(one.done() for one in hung)
+        finally:
+            free.set()
+        assert {one.result().status_code for one in hung} == {200}

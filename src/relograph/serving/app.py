@@ -210,22 +210,10 @@ def _add_maps(app: FastAPI, service: Service) -> None:
         response_class=Response,
         responses={200: {"content": {"image/jpeg": {}}}, **_errors(401, 404, 422, 503)},
     )
-    def show_thumbnail(map: str, frame: str, request: Request, caller: AnyCaller) -> Response:
+    async def show_thumbnail(map: str, frame: str, request: Request, caller: AnyCaller) -> Response:
         """The small photo that the map keeps, as the network saw it."""
         served = service.map(map, caller)
-        moment = served.now
-        row = moment.row_by_name.get(frame)
-        if row is None:
-            raise not_found()
-        etag = f'"{moment.frames[row].data_sha256[:32]}"'
-        headers = {"ETag": etag, "Cache-Control": "private, max-age=60"}
-        if etag in request.headers.get("if-none-match", ""):
-            return Response(status_code=304, headers=headers)
-        try:
-            jpeg = moment.jpeg(row)
-        except RelographError as error:
-            raise served.reading(error) from error
-        return Response(jpeg, headers=headers, media_type="image/jpeg")
+        return await served.read(partial(_thumbnail, served, frame, request.headers.get("if-none-match", "")))
 
     @app.post(
         "/v1/maps/{map}/localize",
@@ -257,6 +245,22 @@ def _add_maps(app: FastAPI, service: Service) -> None:
                 )
 
             return await _unless_gone(request, answer(), service)
+
+
+def _thumbnail(served: ServedMap, frame: str, known_etags: str) -> Response:
+    moment = served.now
+    row = moment.row_by_name.get(frame)
+    if row is None:
+        raise not_found()
+    etag = f'"{moment.frames[row].data_sha256[:32]}"'
+    headers = {"ETag": etag, "Cache-Control": "private, max-age=60"}
+    if etag in known_etags:
+        return Response(status_code=304, headers=headers)
+    try:
+        jpeg = moment.jpeg(row)
+    except RelographError as error:
+        raise served.reading(error) from error
+    return Response(jpeg, headers=headers, media_type="image/jpeg")
 
 
 @dataclass(frozen=True)

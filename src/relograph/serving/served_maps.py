@@ -2,7 +2,7 @@
 
 A thread for each map looks at its revision. What it has read is swapped in as a whole: queries that are under way keep
 what they began with. A map that cannot be read is away until it can. Another thread for each map changes it, one change
-after the other.
+after the other, and a few read the small photos that are looked at.
 """
 
 import asyncio
@@ -29,6 +29,8 @@ from relograph.serving.errors import ServiceError, map_away, map_locked, not_fou
 from relograph.serving.metrics import Metrics
 
 LOGGER = logging.getLogger("relograph.serving")
+READING_THREADS = 4
+"""Of each map, for small photos that are looked at."""
 T = TypeVar("T")
 
 
@@ -76,6 +78,7 @@ class ServedMap:
         self._is_away = True
         self._one_reader = threading.Lock()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"change {name}")
+        self._readers = ThreadPoolExecutor(READING_THREADS, thread_name_prefix=f"read {name}")
         self._is_stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name=f"watch {name}", daemon=True)
 
@@ -89,6 +92,7 @@ class ServedMap:
 
     def stop(self) -> None:
         self._writer.shutdown()
+        self._readers.shutdown()
         self._is_stopped.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -126,6 +130,10 @@ class ServedMap:
             LOGGER.warning("The map %s cannot be read: %s", self.name, error)
         self._set_away(True)
         return map_away(self.name)
+
+    async def read(self, read: Callable[[], T]) -> T:
+        """What `read` gives, by threads of this map: where its disk or database is slow, no other map waits for it."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, read)
 
     # Changing
 
