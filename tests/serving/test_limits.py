@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 import httpx
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageFile
 
 from localization.small_networks import noise_photo
 from relograph.serving import bodies
@@ -53,8 +53,12 @@ def test_a_body_that_says_that_it_is_too_large_is_refused_unread(asked: Running)
 
 
 def test_a_body_without_a_length_is_refused_once_it_is_too_large(asked: Running):
+    num_sent = 0
+
     def endless() -> Iterator[bytes]:
+        nonlocal num_sent
         for _ in range(1000):
+            num_sent += 1
             yield bytes(65536)
 
     try:
@@ -63,16 +67,24 @@ def test_a_body_without_a_length_is_refused_once_it_is_too_large(asked: Running)
         pass  # the service closed while we were sending: as good a refusal
     else:
         assert error_of(response, 413)[0] == "too_large"
+    assert num_sent < 500  # 33 MB, much more than lies between the two
     assert asked.localize(solver="regress").status_code == 200
 
 
 def test_all_bodies_together_have_a_limit(kitchen: str):
-    with running(kitchen, max_body_mb=2.0, max_bodies_mb=0.5) as service:
-        response = service.localize(encoded(noise_photo(0, 600, 600)))
-        assert error_of(response, 429)[0] == "too_many_uploads"
-        assert int(response.headers["retry-after"]) >= 1
-        assert service.service.receiving.num_bytes == 0
-        assert service.localize(solver="regress").status_code == 200
+    photo = encoded(noise_photo(0, 300, 300))  # 270 KB, which alone are none too many
+    with running(kitchen, max_body_mb=0.4, max_bodies_mb=0.5) as service:
+        receiving = service.service.receiving
+        with connected(service) as opened:
+            head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 400000\r\n\r\n"
+            opened.sendall(head.encode() + bytes(300_000))
+            wait_until(lambda: receiving.num_bytes == 300_000)
+            response = service.localize(photo, solver="regress")
+            assert error_of(response, 429)[0] == "too_many_uploads"
+            assert int(response.headers["retry-after"]) >= 1
+            assert receiving.num_bytes == 300_000
+        wait_until(lambda: receiving.num_bytes == 0)
+        assert service.localize(photo, solver="regress").status_code == 200
 
 
 def test_long_first_lines_are_refused(asked: Running):
@@ -139,7 +151,7 @@ def png_of(width: int, height: int, data: bytes) -> bytes:
 def test_a_photo_that_unpacks_to_gigabytes_is_refused_by_its_header(asked: Running, monkeypatch: pytest.MonkeyPatch):
     bomb = png_of(30_000, 30_000, zlib.compress(bytes(1_000_000)))
     with monkeypatch.context() as patch:
-        patch.setattr(Image.Image, "convert", None)  # nothing may be decoded
+        patch.setattr(ImageFile.ImageFile, "load", None)  # nothing may be decoded
         assert error_of(asked.localize(bomb), 413)[0] == "too_large"
         large = png_of(2_000, 1_500, zlib.compress(bytes(1_000)))
         code, message = error_of(asked.localize(large), 413)
@@ -382,6 +394,7 @@ def test_a_bug_is_told_by_a_number_alone(
         raise ZeroDivisionError("the secret of /etc/passwd")
 
     with running(kitchen) as service:
+        monkeypatch.setattr(logging.getLogger("relograph.serving"), "propagate", True)  # which the service switches off
         monkeypatch.setattr("relograph.serving.app.frame_messages", fail)
         response = service.client.get("/v1/maps/kitchen/frames")
         code, message = error_of(response, 500)
@@ -389,6 +402,9 @@ def test_a_bug_is_told_by_a_number_alone(
         assert response.headers["x-request-id"] in message
         assert "secret" not in response.text
         assert "Zero" not in response.text
+        (record,) = caplog.records  # the operator finds all by that number
+        assert response.headers["x-request-id"] in record.getMessage()
+        assert "the secret of /etc/passwd" in str(record.exc_info)
         assert service.client.get("/v1/maps").status_code == 200
 
 
