@@ -54,6 +54,14 @@ def test_without_a_folder_for_them_results_are_in_one_of_the_scene(scene: Path, 
     assert Path("runs/eval-cube/results.json").is_file()
 
 
+def test_a_list_that_is_not_there_is_told_by_its_option_and_what_it_has(scene: Path):
+    done = invoke("--scene", scene, "--query", "none.txt")
+    assert done.exit_code == 1
+    assert done.stderr.startswith(
+        f"error: --query none.txt: expected a list of frames of the scene, a name a line, here or in {scene}, found"
+    )
+
+
 def test_peers_are_compared_without_weights_on_the_nearest_by_pose(scene: Path, tmp_path: Path, monkeypatch):
     monkeypatch.setattr("relograph.models.shipped.SHIPPED_WEIGHTS", tmp_path / "none")
     options = ("--references-by", "pose", "--stride", 1, "--peers", "sift", "--focal", "unknown", "--queries", 2)

@@ -187,10 +187,17 @@ def _focal_text(focal: str) -> str:
 def scene_place(root: Path, map_file: Path, query_file: Path, focal: str) -> Place:
     """A scene with its two lists of frames; a list that is not found where it is said to be is looked for in `root`."""
     scene = open_scene(root)
-    map_names, query_names = (
-        read_frame_list(path if path.exists() else root / path, scene) for path in (map_file, query_file)
-    )
-    return place_of_scene(scene, map_names, query_names, focal)
+
+    def listed(option: str, path: Path) -> list[str]:
+        found = path if path.exists() else root / path
+        if not found.exists():
+            raise ConfigError(
+                f"{option} {path}: expected a list of frames of the scene, a name a line, here or in {root}, found "
+                "none. Write it; `relograph scene info` tells what the scene holds."
+            )
+        return read_frame_list(found, scene)
+
+    return place_of_scene(scene, listed("--map", map_file), listed("--query", query_file), focal)
 
 
 def compare_in_place(
