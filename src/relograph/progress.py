@@ -8,8 +8,10 @@ A function that works for more than a second takes `progress: Progress = SILENT`
             advance(1)
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -79,22 +81,19 @@ def _new_display() -> "RichDisplay":
         ProgressColumn,
         Task,
         TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
     )
     from rich.text import Text
 
-    class RateColumn(ProgressColumn):
+    class PaceColumn(ProgressColumn):
         def render(self, task: Task) -> Text:
-            return Text(rate_text(task.finished_speed or task.speed))
+            rate = rate_text(task.finished_speed or task.speed)
+            return Text(f"{rate} {time_text(task.elapsed or 0.0, task.time_remaining)}".strip())
 
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=BAR_WIDTH),
         MofNCompleteColumn(),
-        RateColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        PaceColumn(),
         console=Console(stderr=True),
     )
 
@@ -109,6 +108,16 @@ def rate_text(steps_per_second: float | None) -> str:
     if steps_per_second is None:
         return ""
     return f"{steps_per_second:,.0f}/s" if steps_per_second >= 100 else f"{steps_per_second:.3g}/s"
+
+
+def time_text(elapsed_s: float, left_s: float | None) -> str:
+    """How long a task will go on; where that is not known, or it is done, how long it has taken.
+
+    Example:
+        >>> time_text(61.2, 3.0), time_text(61.2, 0.0), time_text(0.4, None)
+        ('0:00:03 left', '0:01:01', '0:00:00')
+    """
+    return f"{timedelta(seconds=math.ceil(left_s))} left" if left_s else f"{timedelta(seconds=int(elapsed_s))}"
 
 
 SILENT: Progress = SilentProgress()
