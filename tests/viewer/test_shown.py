@@ -85,6 +85,7 @@ def test_answers_without_truth_have_the_colour_of_how_sure_they_are():
 
 def test_a_map_alone_has_a_slider_along_its_photos(opened: Map):
     shown = show_map(opened)
+    assert shown.title == "small.map"  # and not the folders that it is in
     assert num_cameras(shown) == {"map": 4}
     assert shown.slider is not None
     assert list(shown.slider.captions) == [f"photo-{i}.png" for i in range(4)]

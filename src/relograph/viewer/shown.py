@@ -101,7 +101,7 @@ def show_map(opened: Map, answers: Sequence[SavedAnswer] = (), photo_of: PhotoOf
     scale_is_known = opened.settings.scale_is_known
     if not scale_is_known:
         note.append(UNKNOWN_SCALE)
-    title = str(opened.store.where)
+    title = str(opened.store.where).rstrip("/").rpartition("/")[2]  # not where: a page may be passed on
     if not answers:
         group = of_map("map", MAP_COLOR, range(len(frames)), MAP_SIZE_M)
         return Shown(title, "\n".join(note), (group,), (), Slider("photo", group.captions, (0,)), scale_is_known)
