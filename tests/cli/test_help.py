@@ -101,6 +101,13 @@ def test_every_command_and_option_is_explained_in_one_sentence(path: tuple[str, 
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_names_of_arguments_leave_it_to_the_usage_line_how_many_there_may_be(path: tuple[str, ...]):
+    for parameter in COMMANDS[path].params:
+        if parameter.param_type_name == "argument":
+            assert not set(".[]{}") & set((parameter.metavar or "").removesuffix(".png"))
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_no_help_is_taken_for_markup(path: tuple[str, ...]):
     for words in (COMMANDS[path].help, *(parameter.help for parameter in COMMANDS[path].params)):
         assert "[" not in words  # rich prints nothing of what stands in brackets

@@ -38,7 +38,7 @@ def list_command() -> None:
 
 @app.command("run")
 def run_command(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Experiments, or all; see experiments list.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Experiments, or all; see experiments list.")],
     data: Annotated[Path, typer.Option("--data", metavar="ROOT", help="A scene, or a folder of scenes.")],
     preset: Annotated[
         str, typer.Option(metavar="NAME", help="Configuration that every training begins with, as in relograph train.")

@@ -43,7 +43,7 @@ class SolverChoice(StrEnum):
 
 
 def localize_command(
-    queries: Annotated[list[Path], typer.Argument(metavar="QUERY...", help="Photos, folders of photos, video files.")],
+    queries: Annotated[list[Path], typer.Argument(metavar="QUERY", help="Photos, folders of photos, video files.")],
     map: Annotated[str | None, typer.Option("--map", metavar="MAP", help="Map to localize in.")] = None,
     scene: Annotated[
         Path | None,

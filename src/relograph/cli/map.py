@@ -151,7 +151,7 @@ def add_command(
 @app.command("remove")
 def remove_command(
     path: MapArgument,
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Photos to remove.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Photos to remove.")] = None,
     sequence: SequenceOption = None,
 ) -> None:
     """Take photos out of a map."""
@@ -258,7 +258,7 @@ def merge_command(
 def split_command(
     path: MapArgument,
     new: NewMapArgument,
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Photos of the new map.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Photos of the new map.")] = None,
     sequence: SequenceOption = None,
     move: Annotated[bool, typer.Option("--move", help="Take the photos out of MAP.")] = False,
 ) -> None:

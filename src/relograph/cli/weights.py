@@ -79,7 +79,7 @@ def history_command(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN...",
+            metavar="RUN",
             help="Rounds in their order, the first from random weights or the file's last, or in the file already.",
         ),
     ],
