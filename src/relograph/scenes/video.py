@@ -85,7 +85,7 @@ def open_video(path: Path) -> Video:
                 rate = stream.average_rate
                 return Video(path, float(duration_s), 0.0 if rate is None else float(rate))
         except package.error.FFmpegError as error:
-            raise _no_video(path, str(error)) from error
+            raise _no_video(path, error.strerror) from error
     cv2 = _import_cv2()
     capture = cv2.VideoCapture(str(path))
     try:
@@ -128,7 +128,7 @@ def _decoded_by_av(av: ModuleType, path: Path) -> Decoded:
 
                 yield index / rate if frame.time is None else float(frame.time), picture
     except av.error.FFmpegError as error:
-        raise _no_video(path, str(error)) from error
+        raise _no_video(path, error.strerror) from error
 
 
 def _decoded_by_cv2(path: Path) -> Decoded:
