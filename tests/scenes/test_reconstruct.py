@@ -108,6 +108,8 @@ def test_photos_in_heic_are_given_to_pycolmap_as_jpeg(room, tmp_path, monkeypatc
     with pytest.raises(DatasetError, match="that is enough"):
         reconstruct_scene(tmp_path / "photos", tmp_path / "scene")
     assert given == dict.fromkeys(["IMG_0.HEIC.jpg", "IMG_0.JPG", "IMG_1.jpg", "IMG_2.jpg"], b"\xff\xd8\xff")
+    named = reconstruct._named_like(KnownDistance("IMG_0.HEIC", "IMG_1.HEIC", 1.0), list(given))
+    assert (named.name_a, named.name_b) == ("IMG_0.HEIC.jpg", "IMG_1.jpg")  # by the names that the user knows
 
 
 @pytest.mark.usefixtures("placed")

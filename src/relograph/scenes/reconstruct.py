@@ -240,7 +240,9 @@ def _name_like(wanted: str, names: Sequence[str]) -> str:
     """The photo of that name, or the only one whose file is called so, with its ending or without."""
     if wanted in names:
         return wanted
-    alike = [name for name in names if wanted in (PurePosixPath(name).name, PurePosixPath(name).stem)]
+    if wanted.lower().endswith(HEIC_ENDINGS) and f"{wanted}.jpg" not in names:
+        wanted = PurePosixPath(wanted).with_suffix(".jpg").as_posix()  # as such a photo is called in the scene
+    alike = [name for name in names if wanted in (name, PurePosixPath(name).name, PurePosixPath(name).stem)]
     if len(alike) != 1:
         found = f"several: {', '.join(alike[:3])}" if alike else f"none; there are {names[0]} to {names[-1]}"
         raise DatasetError(f"expected a photo called {wanted!r}, found {found}. Give its name in the scene.")
