@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -64,3 +65,12 @@ def test_without_viser_the_extra_is_named_and_a_page_can_still_be_saved(map_fold
     assert done.exit_code == 1
     assert "pip install 'relograph[viewer]'" in done.stderr
     assert invoke("view", map_folder, "--save", tmp_path / "view.html").exit_code == 0
+
+
+def test_ctrl_c_ends_the_viewer_as_it_says(map_folder: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("viser", reason="no viewer: pip install 'relograph[viewer]'")
+    monkeypatch.setattr(signal, "pause", lambda: signal.raise_signal(signal.SIGINT))
+    done = invoke("view", map_folder, "--no-open", "--port", 0)
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+ \(Ctrl-C ends it\)\n", done.stdout)
+    assert done.stderr == ""
+    assert done.exit_code == 0

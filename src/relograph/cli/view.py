@@ -1,6 +1,7 @@
 """`relograph view`: a map in 3-D, with answers in it."""
 
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -60,6 +61,7 @@ def view_command(
     try:
         if open_browser:
             typer.launch(view.url)
-        signal.pause()
+        with suppress(KeyboardInterrupt):  # the end that was announced, no failure
+            signal.pause()
     finally:
         view.stop()
