@@ -306,6 +306,8 @@ def test_what_is_wrong_here_is_said_here(asking: Client, tmp_path: Path):
         asking.localize("box", tmp_path / "none.jpg")
     with pytest.raises(DatasetError, match=r"8-bit pixels .* found float64 \[4, 4, 3\]"):
         asking.localize("box", np.zeros((4, 4, 3)))
+    with pytest.raises(DatasetError, match="8 bits a channel, found one of mode I;16"):
+        asking.localize("box", Image.fromarray(np.full((40, 40), 9000, dtype=np.uint16)))
     with pytest.raises(ConfigError, match="address of a service"):
         Client("127.0.0.1:8000")
     with pytest.raises(ConfigError, match="timeout_s above 0"):

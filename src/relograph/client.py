@@ -538,6 +538,10 @@ def photo_bytes(image: Photo) -> bytes:
                 "Convert it, or pass its file."
             )
         image = Image.fromarray(image)
+    if image.mode.startswith(("I", "F")):  # as 8 bits Pillow would make them white or black
+        raise DatasetError(
+            f"expected a photo of 8 bits a channel, found one of mode {image.mode}. Convert it, or pass its file."
+        )
     encoded = io.BytesIO()
     image.convert("RGB").save(encoded, "JPEG", quality=JPEG_QUALITY, subsampling=0)
     return encoded.getvalue()

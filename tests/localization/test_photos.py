@@ -151,7 +151,8 @@ def test_photos_of_a_map_have_one_lens_where_exif_tells_the_same_of_them():
 def test_pixels_may_come_in_any_form():
     grey = np.random.default_rng(0).integers(0, 256, (20, 30), dtype=np.uint8)
     rgb = np.repeat(grey[..., None], 3, axis=-1)
-    for form in (grey, rgb, np.dstack([rgb, grey]), Image.fromarray(grey), Image.fromarray(rgb)):
+    sixteen_bits = Image.fromarray(256 * grey.astype(np.uint16) + 200)
+    for form in (grey, rgb, np.dstack([rgb, grey]), Image.fromarray(grey), Image.fromarray(rgb), sixteen_bits):
         assert (read_query(form).pixels == WorkingSize.of(30, 20).pixels(rgb)).all()
 
 
@@ -170,7 +171,24 @@ def test_of_a_large_jpeg_less_is_decoded_and_the_same_is_seen(orientation: int):
     assert np.abs(seen.pixels.astype(int) - whole.pixels).mean() < 1.5  # one pixel to the side would be 2.9
 
 
-@pytest.mark.parametrize("form", [np.zeros((4, 300, 3), np.uint8), np.zeros((30, 30, 2), np.uint8), b"", b"GIF89a"])
+def damaged() -> Image.Image:
+    """A photo of which Pillow has read no more than the header."""
+    data = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)).save(data, "JPEG")
+    return Image.open(io.BytesIO(data.getvalue()[:1500]))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        np.zeros((4, 300, 3), np.uint8),
+        np.zeros((30, 30, 2), np.uint8),
+        b"",
+        b"GIF89a",
+        damaged(),
+        Image.new("F", (30, 30), 0.5),
+    ],
+)
 def test_what_is_no_photo_is_one_clear_line(form: object):
     with pytest.raises(DatasetError, match="expected"):
         read_query(form)

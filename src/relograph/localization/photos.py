@@ -15,7 +15,7 @@ from relograph.localization.focal import EXIF_LOG_SIGMA, UnknownFocal
 from relograph.models.match_gnn import CONTEXT_STRIDE
 from relograph.scenes.frame import FileSource, Frame
 from relograph.scenes.image_cache import scaled_to_cover
-from relograph.scenes.images import MIN_SIDE_PX, decode_image, read_header
+from relograph.scenes.images import MIN_SIDE_PX, decode_image, read_header, rgb_pixels
 
 LONGER_SIDE = 320
 """Of what the network sees, in pixels: the size that it is trained at."""
@@ -195,7 +195,7 @@ def read_query(image: QueryImage) -> SeenPhoto:
     if isinstance(image, Path | str):
         source = FileSource(Path(image))
         return see_file(source.read_bytes(), source.label)
-    pixels = np.asarray(image.convert("RGB") if isinstance(image, Image.Image) else image)
+    pixels = rgb_pixels(image, "the photo") if isinstance(image, Image.Image) else np.asarray(image)
     if pixels.ndim == 2:
         pixels = np.repeat(pixels[..., None], 3, axis=-1)
     if pixels.ndim != 3 or pixels.shape[2] not in (3, 4) or pixels.dtype != np.uint8 or not pixels.size:

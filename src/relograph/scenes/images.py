@@ -73,14 +73,18 @@ def decode_image(data: bytes, where: str, *, covering_hw: tuple[int, int] | None
     orientation = 1 if isinstance(image, TiffImageFile) else _header(image).orientation
     if covering_hw is not None:
         _decode_less(image, covering_hw if orientation <= 4 else covering_hw[::-1])
+    return _upright(rgb_pixels(image, where), orientation)
+
+
+def rgb_pixels(image: Image.Image, where: str) -> UInt8[np.ndarray, "H W 3"]:
+    """What is stored of an image, whatever its mode, as 8-bit RGB; `decode_image` says how."""
     if image.mode in _SIXTEEN_BIT_MODES:
         high_byte = (_stored_uint16(image, where) >> 8).astype(np.uint8)
-        return _upright(np.repeat(high_byte[..., None], 3, axis=-1), orientation)
+        return np.repeat(high_byte[..., None], 3, axis=-1)
     if image.mode == "F":
         raise DatasetError(f"{where}: expected 8 or 16 bits a channel, found floats. Save the photo as PNG or JPEG.")
     with _decoding(where):
-        rgb = image.convert("RGB")
-    return _upright(np.array(rgb), orientation)  # a copy: what Pillow lends is read-only
+        return np.array(image.convert("RGB"))  # a copy: what Pillow lends is read-only
 
 
 def _decode_less(image: ImageFile.ImageFile, covering_hw: tuple[int, int]) -> None:
