@@ -89,10 +89,11 @@ def approach(
     max_error_px: float,
 ) -> Guess:
     """A rough guess brought near, by kernels that begin wide."""
+    errors = matches.at(guess)
     for width_px in (width * max_error_px for width in ROUGH_WIDTHS):
         settled = ROUGHLY_SETTLED * width_px**2 * len(matches)
-        guess = _minimised(matches, weight, guess, prior, _cauchy, width_px, width_px, settled).guess
-    return guess
+        errors = _minimised(errors, weight, prior, _cauchy, width_px, width_px, settled)
+    return errors.guess
 
 
 def refine(
@@ -115,7 +116,7 @@ def refine(
         # By a wrong pose right matches may be behind a camera, and without them it stays wrong: a better one has to
         # judge them anew, and then again.
         trust = weight * _plausibility(errors, width_px)
-        errors = _minimised(matches, trust, errors.guess, prior, _tukey, width_px, noise_px, settled)
+        errors = _minimised(errors, trust, prior, _tukey, width_px, noise_px, settled)
         noise_px = _noise_px(errors, max_error_px)
         # A better pose makes the errors smaller, and those the kernel narrower.
         if number + 1 >= min_rounds and noise_px > 0.8 * before_px:
@@ -134,9 +135,8 @@ def robust_cost(
 
 
 def _minimised(
-    matches: EpipolarMatches,
+    errors: EpipolarErrors,
     weight: Float64[np.ndarray, "M"],
-    guess: Guess,
     prior: Prior,
     kernel: Kernel,
     width_px: float,
@@ -146,27 +146,27 @@ def _minimised(
     """The errors at the bottom of the robust cost, by the method of Levenberg and Marquardt."""
     precision = noise_px**2 * prior.precision()
 
-    def look(guess: Guess) -> tuple[EpipolarErrors, Float64[np.ndarray, "M"], float]:
-        errors = matches.at(guess)
+    def judged(errors: EpipolarErrors) -> tuple[Float64[np.ndarray, "M"], float]:
         cost, kernel_weight = kernel((errors.error_px / width_px) ** 2)
-        offset = prior.offset(guess)
-        return errors, weight * kernel_weight, width_px**2 * float(weight @ cost) + float(offset @ precision @ offset)
+        offset = prior.offset(errors.guess)
+        return weight * kernel_weight, width_px**2 * float(weight @ cost) + float(offset @ precision @ offset)
 
-    errors, pull, cost = look(guess)
+    pull, cost = judged(errors)
     damping = 1e-4
     for _ in range(MAX_STEPS):
         J = errors.jacobian()
         pulled = J * pull
         H = pulled @ J.T + precision
-        slope = pulled @ errors.error_px + precision @ prior.offset(guess)
+        slope = pulled @ errors.error_px + precision @ prior.offset(errors.guess)
         diagonal = np.diag(H)
         stiffness = np.maximum(diagonal, 1e-9 * diagonal.max() + 1e-12)  # some unknowns may be seen by no match
         before = cost
         while damping < 1e8:
-            trial = guess.moved_by(-np.linalg.solve(H + damping * np.diag(stiffness), slope))
-            trial_errors, trial_pull, trial_cost = look(trial)
+            step = -np.linalg.solve(H + damping * np.diag(stiffness), slope)
+            trial = errors.matches.at(errors.guess.moved_by(step))
+            trial_pull, trial_cost = judged(trial)
             if trial_cost < cost:
-                guess, errors, pull, cost = trial, trial_errors, trial_pull, trial_cost
+                errors, pull, cost = trial, trial_pull, trial_cost
                 damping = max(damping / 10, 1e-10)
                 break
             damping *= 10
