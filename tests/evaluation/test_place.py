@@ -88,6 +88,16 @@ def test_the_fingerprint_tells_splits_of_one_scene_apart(seven_scenes_folder: Pa
     assert one.fingerprint == place_of_scene(scene, [COLOR], [query], "25").fingerprint
 
 
+def test_a_query_that_is_in_the_map_is_refused_as_it_would_find_itself(seven_scenes_folder: Path):
+    query = "seq-02/frame-000000.color.png"
+    with pytest.raises(
+        DatasetError, match=r"kitchen: expected queries .* found 1 of 2 there, first 'seq-01/frame-000000"
+    ):
+        place_of_scene(
+            open_scene(seven_scenes_folder), ["seq-01/frame-000001.color.png", COLOR], [query, COLOR], "scene"
+        )
+
+
 def test_references_by_pose_are_the_nearest_with_a_stride_and_none_where_the_map_ends():
     place = place_on_a_line([0.0, 1.0, 2.0, 3.0, 4.0], [2.2])
     assert references_by_pose(place, 3, 1).tolist() == [[2, 3, 1]]  # 0.2, 0.8 and 1.2 m away

@@ -137,6 +137,12 @@ def place_of_scene(scene: Scene, map_names: Sequence[str], query_names: Sequence
     what the scene's own files say, or a file with lines of a frame's name and its focal length in pixels.
     """
     focals = _focals(focal)
+    in_map = set(map_names)
+    if in_both := [name for name in query_names if name in in_map]:
+        raise DatasetError(
+            f"{scene.name}: expected queries that are not in the map, found {len(in_both)} of {len(query_names)} "
+            f"there, first {in_both[0]!r}: a photo finds itself. Remove them from one of the two lists."
+        )
     return Place(
         scene.name,
         _photos(scene.select(map_names), focals),
