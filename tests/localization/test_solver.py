@@ -370,6 +370,18 @@ def test_an_unknown_that_no_match_sees_is_survived():
     assert (deviations[1:] < 0.02).all()
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_where_a_focal_length_leaves_the_distance_open_the_references_are_not_blamed(seed):
+    """A wall that all look at: a longer lens farther away shows nearly the same."""
+    rng = np.random.default_rng(seed)
+    room = matched_room(rng, num_refs=4, per_ref=20, planar=True, turns=np.zeros((5, 3))).with_noise(rng, 1.0)
+    known = room.solve(start=room.T_world_query)
+    assert known.scale_observable
+    unknown = room.solve(start=room.T_world_query, query_camera=UnknownFocal(640, 480))
+    assert not unknown.scale_observable
+    assert unknown.reason.startswith("The matches do not tell a focal length well enough to tell the distance")
+
+
 def test_references_in_line_with_the_query_do_not_tell_how_far_it_is():
     rng = np.random.default_rng(17)
     direction = np.array([0.5, 0.1, 0.3])

@@ -182,6 +182,7 @@ def solve_query_pose(
     sigma = believed.covariance()
     scale_observable = _tells_scale(believed.fit, sigma)
     if not scale_observable:
+        is_lens_open = _tells_scale(believed.fit, _with_lenses_known(sigma))
         believed = believed.with_scale(start, start_sigma_m)
         sigma = believed.covariance()
         if other is not None:
@@ -189,7 +190,10 @@ def solve_query_pose(
             if not focal_refuted and not _is_contradicted(problem, other).all():
                 other = None  # at the distance from elsewhere, matches like what was given
         whose = "a guess" if start is None else "that of the regressed pose"
-        reason = f"The references stand too close together, or too much in line, to tell the distance: it is {whose}."
+        why = "The references stand too close together, or too much in line,"
+        if is_lens_open:
+            why = "The matches do not tell a focal length well enough"
+        reason = f"{why} to tell the distance: it is {whose}."
     if other is not None:
         if not focal_refuted:
             # Two poses, of which the matches do not tell which is right, are as far apart as either may be off.
@@ -497,6 +501,15 @@ def _tells_scale(fit: Fit, sigma: Float64[np.ndarray, "P P"]) -> bool:
     """Whether the centre is known to a share of its distance from the references."""
     center_sigma_m = float(np.sqrt(np.linalg.eigvalsh(sigma[3:6, 3:6])[-1]))
     return center_sigma_m <= MAX_SCALE_SIGMA * distance_to_references(fit)
+
+
+def _with_lenses_known(sigma: Float64[np.ndarray, "P P"]) -> Float64[np.ndarray, "6 6"]:
+    """The covariance of the pose as it would be if lenses were known as they were found."""
+    shared = sigma[:6, 6:]
+    of_pose: Float64[np.ndarray, "6 6"] = (
+        sigma[:6, :6] - shared @ np.linalg.pinv(sigma[6:, 6:], hermitian=True) @ shared.T
+    )
+    return of_pose
 
 
 def _with_scale(problem: _Problem, fit: Fit, start: Pose | None, start_sigma_m: float) -> _Solved:
