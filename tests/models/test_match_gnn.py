@@ -106,21 +106,23 @@ def test_references_that_are_not_there_do_not_matter(network: MatchGNN) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("num_there", [2, 4])
 def test_references_that_are_not_there_do_not_matter_to_the_last_layer(network: MatchGNN, num_there: int) -> None:
-    """Nor does their order, as it hears matches of all references at once."""
+    """Nor do their order and the world's place, as it hears matches of all references at once."""
     network = copy.deepcopy(network)
     network.matcher.log_temperature.fill_(5.0)  # random weights are sure of nothing else, and nothing would settle
     query, references, T_world_ref = features(network, photos(1)), features(network, photos(6, seed=1)), poses(1, 6)
+    T_new_world = poses(1, seed=5)
 
-    def settled(order: list[int]) -> Pose:
+    def settled(order: list[int], num_there: int, T_world_ref: Pose) -> Pose:
         matches = network.matcher(query, references[torch.tensor(order)], len(order))
         flows = network.flows(matches, (HEIGHT, WIDTH), (HEIGHT, WIDTH), None, None)
         there = torch.arange(len(order))[None] < num_there
         return network.answer(matches.mutual, flows, T_world_ref[:, order], there).settled.T_world_query
 
     first = list(range(num_there))
-    few = settled(first)
-    assert_poses_close(settled(list(range(6))), few)
-    assert_poses_close(settled(first[::-1]), few)
+    few = settled(first, num_there, T_world_ref)
+    assert_poses_close(settled(list(range(6)), num_there, T_world_ref), few)
+    assert_poses_close(settled(first[::-1], num_there, T_world_ref), few)
+    assert_poses_close(settled(first, num_there, T_new_world[:, None] @ T_world_ref), T_new_world @ few)
 
 
 def test_the_poses_of_the_references_are_used(network: MatchGNN) -> None:

@@ -128,6 +128,9 @@ def settle(
     Rays are (x / z, y / z), of a likely lens where it is not known: of the query, and of all references. `T_begin` has
     batch shape [B, S]; the first of them is what was expected, with errors of about `sigma`: metres, radians.
     """
+    # Along the axes of the pose that was expected: steps are damped axis by axis, and the world's own may lie anyhow.
+    T_world_axes = Pose(T_begin.R[:, :1], torch.zeros_like(T_begin.t[:, :1]))
+    T_world_ref, T_begin = T_world_axes.inverse() @ T_world_ref, T_world_axes.inverse() @ T_begin
     rays = _heaviest(query_rays, ref_rays, weight, T_world_ref)
     expected = _Expected(T_begin[:, :1], _precision(sigma, knows_lenses))
     guess = _first_guesses(T_begin, knows_lenses)
@@ -146,7 +149,7 @@ def settle(
     R = torch.where(is_pose[..., None, None], T.R, T_begin.R[:, :1])
     t = torch.where(is_pose[..., None], T.t, T_begin.t[:, :1])
     log_focal, bend = (part.masked_fill(~is_pose[..., None], 0.0)[:, 0] for part in (guess.log_focal, guess.bend))
-    return Settled(Pose(R, t)[:, 0], log_focal, bend, share.masked_fill(~is_pose, 0.0)[:, 0])
+    return Settled((T_world_axes @ Pose(R, t))[:, 0], log_focal, bend, share.masked_fill(~is_pose, 0.0)[:, 0])
 
 
 def _heaviest(
