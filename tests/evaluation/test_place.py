@@ -17,6 +17,7 @@ from relograph.evaluation.place import (
 )
 from relograph.geometry import Camera
 from relograph.localization import UnknownFocal
+from relograph.localization.photos import expected_by_exif
 from relograph.scenes.opening import open_scene
 
 COLOR = "seq-01/frame-000000.color.png"
@@ -65,6 +66,15 @@ def test_what_the_scene_says_holds_and_what_it_leaves_open_is_unknown(seven_scen
     assert place_with_focal(seven_scenes_folder, "scene").map.cameras == (UnknownFocal(32, 24, 0),)
     (seven_scenes_folder / "camera.txt").write_text("SIMPLE_PINHOLE 32 24 27 16 12\n")
     assert place_with_focal(seven_scenes_folder, "scene").map.cameras == (Camera.from_focal(32, 24, 27.0),)
+
+
+def test_what_exif_alone_tells_is_expected_and_not_believed(seven_scenes_folder: Path):
+    scene = open_scene(seven_scenes_folder)
+    camera = Camera.from_focal(32, 24, 27.0)
+    by_exif = replace(scene, frames=tuple(replace(frame, camera=camera, camera_by_exif=True) for frame in scene))
+    place = place_of_scene(by_exif, [COLOR], ["seq-02/frame-000000.color.png"], "scene")
+    assert place.map.cameras == place.queries.cameras == (expected_by_exif(camera),)
+    assert not place.map.focal_known
 
 
 def test_a_file_gives_focal_lengths_by_name(seven_scenes_folder: Path, tmp_path: Path):

@@ -13,6 +13,7 @@ from torch import Tensor
 from relograph.errors import ConfigError, DatasetError
 from relograph.geometry import Camera, Pose, rotation_error_deg
 from relograph.localization import UnknownFocal
+from relograph.localization.photos import camera_of
 from relograph.retrieval import select_strided
 from relograph.retrieval.overlap import frustum_overlap
 from relograph.scenes import Frame, Scene
@@ -134,7 +135,8 @@ def place_of_scene(scene: Scene, map_names: Sequence[str], query_names: Sequence
     """The place that two lists of a scene's frames make.
 
     `focal` is how much is told about the cameras: a focal length in pixels for all, "unknown" for none, "scene" for
-    what the scene's own files say, or a file with lines of a frame's name and its focal length in pixels.
+    what the scene's own files say and what EXIF makes expect, or a file with lines of a frame's name and its focal
+    length in pixels.
     """
     focals = _focals(focal)
     in_map = set(map_names)
@@ -227,8 +229,8 @@ class _Focals:
     from_scene: bool = False
 
     def camera(self, frame: Frame) -> AnyCamera:
-        if self.from_scene and frame.camera is not None:
-            return frame.camera
+        if self.from_scene and (camera := camera_of(frame)) is not None:
+            return camera
         width, height = frame.image.read_image_header().upright_size_wh
         focal_px = self.all_px if self.by_name is None else self.by_name.get(frame.name)
         if focal_px is None:
