@@ -6,8 +6,8 @@ from numpy.testing import assert_allclose
 from torch import Tensor, nn
 
 from relograph.models import ResNet
-from relograph.models.folding import fold_batch_norm, fold_match_gnn, folded_convolution
-from relograph.models.match_gnn import MatchGNN
+from relograph.models.folding import ConvolvedLinear, fold_batch_norm, fold_match_gnn, folded_convolution
+from relograph.models.match_gnn import Attention, MatchGNN
 from relograph.training.presets import MATCHGNN_TINY
 
 
@@ -111,3 +111,17 @@ def test_a_folded_match_gnn_sees_the_same_without_batch_norm():
     for name in ("context", "coarse", "fine"):
         assert_allclose(getattr(folded.train().encode(images), name), getattr(expected, name), atol=1e-9)
     assert any(isinstance(module, nn.BatchNorm2d) for module in network.modules())  # which is left as it was
+
+
+@torch.no_grad()
+def test_layers_of_tokens_say_the_same_as_convolutions_on_a_cpu_and_are_exported_as_they_are():
+    torch.manual_seed(0)
+    network = MatchGNN(MATCHGNN_TINY.model).eval()
+    folded, exported = fold_match_gnn(network), fold_match_gnn(network, for_export=True)
+    assert not any(isinstance(module, ConvolvedLinear) for module in exported.modules())
+    for name, plain in network.named_modules():
+        if isinstance(plain, Attention):
+            attention = folded.get_submodule(name)
+            assert not any(isinstance(module, nn.Linear) for module in attention.modules())
+            tokens = torch.randn(2, 500, plain.out.in_features)
+            assert_allclose(attention(tokens), plain(tokens), atol=1e-5)

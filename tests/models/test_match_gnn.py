@@ -423,7 +423,17 @@ def test_chances_that_are_not_kept_are_the_same(network: MatchGNN, log_temperatu
     matcher = copy.deepcopy(network.matcher)
     matcher.log_temperature.fill_(log_temperature)
     q, r = torch.randn(2, 3, 20, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    assert_allclose(matcher.passing_log_chance(q, r), matcher.log_chance(q, r), atol=1e-9)
+    pair_by_pair = [matcher.passing_log_chance(*pair) for pair in zip(q.split(1), r.split(1), strict=True)]
+    assert_allclose(torch.cat(pair_by_pair), matcher.log_chance(q, r), atol=1e-9)
+
+
+@torch.no_grad()
+def test_chances_that_are_not_kept_are_not_rounded_within_autocast(network: MatchGNN) -> None:
+    q, r = torch.randn(2, 1, 20, 16, generator=torch.Generator().manual_seed(0))
+    matcher = copy.deepcopy(network.matcher).float()
+    wanted = matcher.passing_log_chance(q, r)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert_allclose(matcher.passing_log_chance(q, r), wanted, atol=1e-6)
 
 
 @torch.no_grad()

@@ -1,9 +1,9 @@
-"""Products of bfloat16 matrices in float32, with their gradients."""
+"""Products of bfloat16 matrices in float32, with their gradients; and those of float32 by a convolution."""
 
 import pytest
 import torch
 
-from relograph.models.wide_product import wide_product
+from relograph.models.wide_product import convolved_product, wide_product
 
 
 def test_the_product_of_rounded_factors_is_not_rounded() -> None:
@@ -30,3 +30,18 @@ def test_a_gpu_says_the_same() -> None:
     torch.testing.assert_close(product.cpu(), wide_product(a, b), rtol=1e-5, atol=1e-5)
     product.square().sum().backward()
     assert all(factor.grad is not None and factor.grad.dtype == torch.bfloat16 for factor in on_gpu)
+
+
+@pytest.mark.parametrize("num_rows", [3, 700])  # which torch leaves to two kernels
+@pytest.mark.parametrize("with_onednn", [True, False])
+def test_a_product_by_a_convolution_is_the_product(
+    num_rows: int, with_onednn: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    a, b, bias = (torch.randn(*shape, generator=generator) for shape in ((num_rows, 48), (20, 48), (20,)))
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: with_onednn)
+    wanted = a.double() @ b.double().T
+    for given in (a, a.T.contiguous().T):  # rows of whatever order in memory
+        torch.testing.assert_close(convolved_product(given, b[..., None, None]).double(), wanted, rtol=0, atol=2e-5)
+    found = convolved_product(a, b[..., None, None], bias).double()
+    torch.testing.assert_close(found, wanted + bias, rtol=0, atol=2e-5)

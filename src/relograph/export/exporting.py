@@ -92,7 +92,7 @@ def export_match_gnn(
         raise DatasetError(f"{folder}: expected a folder that is not there yet, found one. Choose another place.")
     if precision == "int8" and photos is None:
         raise ConfigError("int8 learns its scales from photos, got none.")
-    model = fold_match_gnn(network.model.cpu()).eval()
+    model = fold_match_gnn(network.model.cpu(), for_export=True).eval()
     partial = folder.with_name(f"{folder.name}.partial-{token_hex(4)}")
     partial.mkdir(parents=True)
     try:

@@ -16,7 +16,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from relograph.models.encoder import ResidualBlock, ResNet
-from relograph.models.match_gnn import ConvBlock, MatchGNN
+from relograph.models.match_gnn import Attention, ConvBlock, Matcher, MatchGNN
+from relograph.models.wide_product import convolved_product
 
 
 def fold_batch_norm(encoder: ResNet, *, fused: bool = False) -> ResNet:
@@ -35,10 +36,11 @@ def fold_batch_norm(encoder: ResNet, *, fused: bool = False) -> ResNet:
     return folded.requires_grad_(False)
 
 
-def fold_match_gnn(model: MatchGNN) -> MatchGNN:
+def fold_match_gnn(model: MatchGNN, *, for_export: bool = False) -> MatchGNN:
     """A copy of a MatchGNN that says in training and in evaluation what `model` says in evaluation.
 
-    Its channels come last: so do those of tokens, and nothing has to be turned over between the two.
+    Its channels come last: so do those of tokens, and nothing has to be turned over between the two. On a CPU linear
+    layers of tokens are convolutions then, but not `for_export`: whoever runs that has kernels of its own.
     """
     folded = copy.deepcopy(model)
     for block in folded.modules():
@@ -49,8 +51,34 @@ def fold_match_gnn(model: MatchGNN) -> MatchGNN:
                 _fold_pair(block.shortcut, "0", "1")
     for convolution_first in (folded.encoder.stem, folded.encoder.to_half, folded.encoder.merge_fine):
         _fold_pair(convolution_first, "0", "1")
+    if not for_export and next(model.parameters()).device.type == "cpu":
+        for part in list(folded.modules()):
+            if isinstance(part, Attention | Matcher):
+                _convolve_linear(part)
     folded.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks the keyword
     return folded.requires_grad_(False)
+
+
+def _convolve_linear(module: nn.Module) -> None:
+    """Has convolutions do the work of linear layers that many tokens go through."""
+    for name, child in module.named_children():
+        if isinstance(child, nn.Linear):
+            setattr(module, name, ConvolvedLinear(child))
+        elif isinstance(child, nn.Sequential):
+            _convolve_linear(child)
+
+
+class ConvolvedLinear(nn.Module):
+    """x <- W x + b, as `convolved_product`."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(linear.weight[:, :, None, None])
+        self.bias = linear.bias
+
+    def forward(self, x: Float[Tensor, "M P C"]) -> Float[Tensor, "M P D"]:
+        y: Tensor = convolved_product(x.flatten(0, 1), self.weight, self.bias).unflatten(0, x.shape[:2])
+        return y
 
 
 def _fold_pair(module: nn.Module, convolution: str, norm: str) -> None:

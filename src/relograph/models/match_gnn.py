@@ -25,7 +25,7 @@ from relograph.models.enlarging import doubled
 from relograph.models.match_kernels import MatchKernels, asked_chances, fused_window_products
 from relograph.models.settling import Settled, settle
 from relograph.models.turning import directions, rotation_between
-from relograph.models.wide_product import wide_product
+from relograph.models.wide_product import convolved_product, wide_product
 from relograph.retrieval import NetVLAD
 
 COARSE_STRIDE = 8
@@ -358,9 +358,10 @@ class Matcher(nn.Module):
         return log_chance
 
     @torch.no_grad()
-    def passing_log_chance(self, q: Float[Tensor, "M P C"], r: Float[Tensor, "M Q C"]) -> Float[Tensor, "M P Q"]:
+    def passing_log_chance(self, q: Float[Tensor, "1 P C"], r: Float[Tensor, "1 Q C"]) -> Float[Tensor, "1 P Q"]:
         """The same where nobody learns from it, in half the memory: to ask for more can take a CPU longer than this."""
-        score = wide_product(q * self.scale(), r)
+        with torch.autocast(q.device.type, enabled=False):
+            score = convolved_product(precise(q[0]) * self.scale(), precise(r[0])[..., None, None])[None]
         of_row, of_column = _log_totals(score)
         return score.mul_(2).sub_(of_row).sub_(of_column)
 

@@ -1,6 +1,7 @@
-"""Products of bfloat16 matrices with all the digits that they have."""
+"""Products of matrices: of bfloat16 with all the digits that they have, and of float32 as fast as a CPU can."""
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
@@ -29,3 +30,17 @@ def wide_product(a: Float[Tensor, "M P C"], b: Float[Tensor, "M Q C"]) -> Float[
     with torch.autocast(a.device.type, enabled=False):
         product: Tensor = WideProduct.apply(a, b)  # type: ignore[no-untyped-call]  # torch's stub has no types
         return product
+
+
+def convolved_product(
+    a: Float[Tensor, "P C"], b: Float[Tensor, "Q C 1 1"], bias: Float[Tensor, "Q"] | None = None
+) -> Float[Tensor, "P Q"]:
+    """a b^T + bias by a convolution, on some CPUs in half the time of a product.
+
+    For products of float32 torch asks MKL, which gives AMD's processors no AVX-512; for convolutions it asks oneDNN,
+    which does. On one thread a window of one place would be a product again, were its places not two apart.
+    """
+    if not torch.backends.mkldnn.is_available():
+        return F.linear(a, b.flatten(1), bias)
+    places = a[None, None].permute(0, 3, 1, 2)  # [1, C, 1, P], channels last
+    return F.conv2d(places, b, bias, dilation=2).permute(0, 2, 3, 1)[0, 0]
