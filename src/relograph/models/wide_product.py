@@ -40,7 +40,7 @@ def convolved_product(
     For products of float32 torch asks MKL, which gives AMD's processors no AVX-512; for convolutions it asks oneDNN,
     which does. On one thread a window of one place would be a product again, were its places not two apart.
     """
-    if not torch.backends.mkldnn.is_available():
+    if not (torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX512"):
         return F.linear(a, b.flatten(1), bias)
     places = a[None, None].permute(0, 3, 1, 2)  # [1, C, 1, P], channels last
     return F.conv2d(places, b, bias, dilation=2).permute(0, 2, 3, 1)[0, 0]
