@@ -44,8 +44,8 @@ bench-serve: $(VENV)/.installed-dev ## Try a service on this machine: overhead, 
 	@$(VENV)/bin/relograph bench serve --output results/serve_cpu.json
 	$(VENV)/bin/relograph experiments report
 
-# Results are named after the GPU: h200, or 4090 of an NVIDIA GeForce RTX 4090. Its first commands compile for minutes.
-GPU = $(shell nvidia-smi --query-gpu=name --format=csv,noheader --id=0 2>/dev/null | awk '{print tolower($$NF)}')
+# Results are named after the GPU: h200, or rtx-4090 of an NVIDIA GeForce RTX 4090. Its first commands compile for minutes.
+GPU = $(shell nvidia-smi --query-gpu=name --format=csv,noheader --id=0 2>/dev/null | sed -E 's/^NVIDIA //; s/^GeForce //' | tr 'A-Z ' 'a-z-')
 bench-gpu: $(VENV)/.installed-dev ## Measure rooms, networks, maps and a service on an NVIDIA GPU, into results/ (an hour; 15 GB of disk).
 	@[ -n "$(GPU)" ] || { echo "error: nvidia-smi names no GPU. Run this where there is one." >&2; exit 1; }
 	relograph=$(VENV)/bin/relograph

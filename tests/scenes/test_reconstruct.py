@@ -110,6 +110,10 @@ def test_photos_in_heic_are_given_to_pycolmap_as_jpeg(room, tmp_path, monkeypatc
     assert given == dict.fromkeys(["IMG_0.HEIC.jpg", "IMG_0.JPG", "IMG_1.jpg", "IMG_2.jpg"], b"\xff\xd8\xff")
     named = reconstruct._named_like(KnownDistance("IMG_0.HEIC", "IMG_1.HEIC", 1.0), list(given))
     assert (named.name_a, named.name_b) == ("IMG_0.HEIC.jpg", "IMG_1.jpg")  # by the names that the user knows
+    in_folder = ["a/IMG_0.HEIC.jpg", "a/IMG_0.jpg", "a/IMG_1.jpg"]
+    for name in ("IMG_0.HEIC", "IMG_0.heic"):
+        named = reconstruct._named_like(KnownDistance(name, "IMG_1.HEIC", 1.0), in_folder)
+        assert (named.name_a, named.name_b) == ("a/IMG_0.HEIC.jpg", "a/IMG_1.jpg")
 
 
 @pytest.mark.usefixtures("placed")
@@ -230,6 +234,28 @@ def test_only_a_whole_reconstruction_is_scaled_and_only_by_a_measure(scene, tmp_
     images.write_bytes(images.read_bytes()[:100])
     with pytest.raises(DatasetError, match=r"images\.bin"):
         scale_scene(root, distance=KnownDistance("IMG_0", "IMG_7", 1.0))
+
+
+def distance_m(root: Path, name_a: str, name_b: str) -> float:
+    t_by_name = {Path(frame.name).stem: frame.T_world_cam.t for frame in open_scene(root)}
+    return float(np.linalg.norm(t_by_name[name_a] - t_by_name[name_b]))
+
+
+def test_a_scene_is_scaled_again_after_a_kill_or_by_a_better_measure(scene, tmp_path):
+    root = shutil.copytree(scene[0], tmp_path / "scene")
+    model = root / "sparse" / "0"
+    for metres in (2.0, 0.5):
+        scale_scene(root, distance=KnownDistance("IMG_0", "IMG_7", metres))
+        assert_allclose(distance_m(root, "IMG_0", "IMG_7"), metres, rtol=1e-9)
+    shutil.copytree(model, model.with_name("0.after"))  # as a kill may leave them
+    model.rename(model.with_name("0.before"))
+    scale_scene(root, distance=KnownDistance("IMG_0", "IMG_7", 3.0))
+    assert_allclose(distance_m(root, "IMG_0", "IMG_7"), 3.0, rtol=1e-9)
+    assert [folder.name for folder in model.parent.iterdir()] == ["0"]
+    (model / "images.txt").write_text("the user's own\n")
+    with pytest.raises(DatasetError, match=r"found 'images\.txt' beside it"):
+        scale_scene(root, distance=KnownDistance("IMG_0", "IMG_7", 1.0))
+    assert (model / "images.txt").exists()
 
 
 def test_a_long_walk_that_returns_is_closed(tmp_path, monkeypatch):

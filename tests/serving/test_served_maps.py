@@ -362,7 +362,7 @@ def test_thumbnails_that_hang_keep_nobody_else_waiting(tmp_path: Path, monkeypat
         path = f"{service.url}/v1/maps/kitchen/thumbnails/photo-1.png"
         try:
             hung = [pool.submit(httpx.get, path, trust_env=False, timeout=60.0) for _ in range(50)]
-            hangs.wait()
+            assert hangs.wait(30.0)
             time.sleep(0.5)  # until the others are in as well
             for other in ("/v1/maps", "/metrics", "/v1/maps/hall/thumbnails/photo-1.png"):
                 assert service.client.get(other, timeout=5.0).status_code == 200

@@ -83,7 +83,8 @@ def eval_command(
         str,
         typer.Option(
             metavar="PX|unknown|scene|FILE",
-            help="Focal length of all photos, or none, or what the scene says, or a file of lines 'name pixels'.",
+            help="Focal length of all photos, or none, or what the scene says (EXIF is expected, not believed), or a "
+            "file of lines 'name pixels'.",
             rich_help_panel=OF_PLACE,
         ),
     ] = "scene",

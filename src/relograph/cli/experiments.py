@@ -146,7 +146,7 @@ def report_command(
         Path | None, typer.Option(metavar="FILE.tex", help="Write all tables in LaTeX to this file, too.")
     ] = None,
 ) -> None:
-    """Write docs/results.md and the README's tables from committed results."""
+    """Write docs/results.md, and the tables of the README and of other pages, from committed results."""
     from relograph.evaluation.experiment_report import latex_page, read_results, write_report
     from relograph.evaluation.writing import write_whole
     from relograph.serving.load.benchmark import write_load_page

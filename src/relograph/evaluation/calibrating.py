@@ -148,8 +148,9 @@ def fit_calibration(
     numbers of references, in each way: signs that tell right from wrong as usual alone get no weight with them.
     """
     usual, everything = (sum(groups, start=JudgedAnswers()) for groups in (by_way, (*by_way, *in_other_conditions)))
-    # Each group of conditions counts for about as much as the usual one, as each asks for every query once: what users
-    # have nobody knows, and of one kind alone the confidence would be right for that kind alone.
+    # Each group of conditions counts for about as much as the usual one, as each asks for every query once (wrong focal
+    # lengths for less, as only those who are told one are asked): what users have nobody knows, and of one kind alone
+    # the confidence would be right for that kind alone.
     balanced = sum((group.balanced() for group in (*by_way, *in_other_conditions)), start=JudgedAnswers())
     num_solved, num_regressed = len(usual.on("solved")), len(usual.on("regressed"))
     if not num_solved or not num_regressed:

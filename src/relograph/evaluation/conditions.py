@@ -29,8 +29,8 @@ class Form:
     quarter_turns: int = 0
     """Counter-clockwise."""
     has_colour: bool = True
-    told_focal: float = 1.0
-    """Times the right focal length that is told of it."""
+    told_focal_ratio: float = 1.0
+    """Of the focal length that is told of it to the right one."""
 
     def of(self, photos: PosedPhotos) -> PosedPhotos:
         """The photos in this form, each with a focal length that is told."""
@@ -50,7 +50,7 @@ class Form:
         assert isinstance(camera, Camera)  # as homes have them
         (left, top, width, height), (small_width, small_height) = self._cut(camera.width, camera.height)
         cut = replace(camera, width=width, height=height, cx=camera.cx - left, cy=camera.cy - top)
-        cut = replace(cut, fx=self.told_focal * cut.fx, fy=self.told_focal * cut.fy)
+        cut = replace(cut, fx=self.told_focal_ratio * cut.fx, fy=self.told_focal_ratio * cut.fy)
         return cut.scaled_to(small_width, small_height).rotated_90(self.quarter_turns)
 
     def _pixels(self, photo: UInt8[np.ndarray, "h w 3"]) -> UInt8[np.ndarray, "H W 3"]:
@@ -86,7 +86,7 @@ class Condition:
 
     def changes(self, focal: FocalTold) -> bool:
         """Whether it makes a difference to queries of which that is told of focal lengths."""
-        return self.form.told_focal == 1.0 or focal == "given"
+        return self.form.told_focal_ratio == 1.0 or focal == "given"
 
     def rows(self, num_queries: int) -> range:
         """Which of so many queries are asked for so."""
@@ -121,7 +121,7 @@ OTHER_PHOTOS = (
 )
 SPARSE_MAPS = tuple(Condition(f"one photo in {step} of the map", every_of_map=step) for step in (2, 4, 8))
 WRONG_FOCALS = tuple(
-    Condition(f"f {abs(told - 1):.0%} too {'long' if told > 1 else 'short'}", Form(told_focal=told))
+    Condition(f"f {abs(told - 1):.0%} too {'long' if told > 1 else 'short'}", Form(told_focal_ratio=told))
     for told in (0.8, 0.9, 1.1, 1.25)
 )
 

@@ -56,9 +56,9 @@ def weights_block(weights: Path, results: Path, root: Path) -> str:
     evaluations = results_of_weights(checkpoint.sha256, results)
     # Validation rooms are what weights are chosen on; what is only scored says more.
     is_scored = any(evaluation.place == TEST_ROOMS for evaluation in evaluations)
-    parts = [
+    parts = [  # real places first
         evaluation.short_table()
-        for evaluation in reversed(evaluations)  # real places first
+        for evaluation in sorted(evaluations, key=lambda one: one.place in (TEST_ROOMS, VALIDATION_ROOMS))
         if not (is_scored and evaluation.place == VALIDATION_ROOMS)
     ]
     parts.append(

@@ -35,8 +35,8 @@ def covariance(
     J = errors.jacobian()  # [P, M]
     kernel_weight = weight * tukey_weight(errors.error_px, fit.width_px)
     gauss_newton = (J * kernel_weight) @ J.T
-    slope = np.asarray(J @ (kernel_weight * errors.error_px))
-    A = _curvature(matches, weight, fit, slope, gauss_newton)
+    slope_at_fit = np.asarray(J @ (kernel_weight * errors.error_px))
+    A = _curvature(matches, weight, fit, slope_at_fit, gauss_newton)
 
     _, same_point = np.unique(query_point, return_inverse=True)
     pulls = np.stack([np.bincount(same_point, pull) for pull in J * (kernel_weight * errors.error_px)])  # [P, points]
@@ -67,10 +67,10 @@ def _curvature(
     matches: EpipolarMatches,
     weight: Float64[np.ndarray, "M"],
     fit: Fit,
-    here: Float64[np.ndarray, "P"],
+    slope_at_fit: Float64[np.ndarray, "P"],
     gauss_newton: Float64[np.ndarray, "P P"],
 ) -> Float64[np.ndarray, "P P"]:
-    """Half the second derivative of the robust cost, by differences of its slope, which is `here` at the fit.
+    """Half the second derivative of the robust cost, by differences of its slope.
 
     Gauss and Newton's approximation J^T W J takes the noise in J for signal, where parallax is small, and the pull of
     Tukey's kernel for a spring, where it weakens with the error. The curvature is kept within bounds of it: positive.
@@ -84,7 +84,7 @@ def _curvature(
         return np.asarray(errors.jacobian() @ pull)
 
     steps = np.minimum(STEP * max(fit.noise_px, 1e-3) / size, STEP)
-    rows = [(slope(fit.guess.moved_by(move)) - here) / move.sum() for move in np.diag(steps)]
+    rows = [(slope(fit.guess.moved_by(move)) - slope_at_fit) / move.sum() for move in np.diag(steps)]
     exact = np.stack(rows) / np.outer(size, size)
     values, vectors = np.linalg.eigh(gauss_newton / np.outer(size, size))
     seen = values > ROUNDING * values[-1]  # along the other directions there is no curvature at all

@@ -141,12 +141,13 @@ def solve_query_pose(
     so are given ones that matches contradict. Deterministic for a seed.
 
     A regressed pose may be given as `start`. It is refined like the answer of RANSAC, and the better of the two is
-    kept. Its position counts only where the references stand so close together, or so much in line with the query,
-    that matches cannot tell how far away it is; there `start_sigma_m` is how far to trust it. `start_lenses` are those
-    of the query and of the references that go with it, for those that are not known: where matches agree with them, no
-    other focal lengths are searched for. `doubting` is where to begin once lenses that were given are in doubt; without
-    it they are doubted from what they lead to, which takes longer and finds less. `also_from` is another pose to begin
-    with, such as that of the video's last frame; it counts for nothing else.
+    kept. Its position counts only where matches cannot tell how far away it is, as the references stand too close
+    together or too much in line with the query, or as no focal length is known well enough; there `start_sigma_m` is
+    how far to trust it. `start_lenses` are those of the query and of the references that go with it, for those that are
+    not known: where matches agree with them, no other focal lengths are searched for. `doubting` is where to begin once
+    lenses that were given are in doubt; without it they are doubted from what they lead to, which takes longer and
+    finds less. `also_from` is another pose to begin with, such as that of the video's last frame; it counts for nothing
+    else.
 
     `ref_sigma_m` and `ref_sigma_deg` are how well the references' own poses are known. They enter the covariance:
     references two centimetres apart are no measure of scale if each is known to a centimetre.

@@ -40,7 +40,7 @@ def fold_match_gnn(model: MatchGNN, *, for_export: bool = False) -> MatchGNN:
     """A copy of a MatchGNN that says in training and in evaluation what `model` says in evaluation.
 
     Its channels come last: so do those of tokens, and nothing has to be turned over between the two. On a CPU linear
-    layers of tokens are convolutions then, but not `for_export`: whoever runs that has kernels of its own.
+    layers of tokens are `convolved_product`s then, but not `for_export`: whoever runs that has kernels of its own.
     """
     folded = copy.deepcopy(model)
     for block in folded.modules():

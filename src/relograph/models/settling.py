@@ -130,10 +130,10 @@ def settle(
     """
     # Along the axes of the pose that was expected: steps are damped axis by axis, and the world's own may lie anyhow.
     T_world_axes = Pose(T_begin.R[:, :1], torch.zeros_like(T_begin.t[:, :1]))
-    T_world_ref, T_begin = T_world_axes.inverse() @ T_world_ref, T_world_axes.inverse() @ T_begin
-    rays = _heaviest(query_rays, ref_rays, weight, T_world_ref)
-    expected = _Expected(T_begin[:, :1], _precision(sigma, knows_lenses))
-    guess = _first_guesses(T_begin, knows_lenses)
+    T_axes_ref, T_axes_begin = T_world_axes.inverse() @ T_world_ref, T_world_axes.inverse() @ T_begin
+    rays = _heaviest(query_rays, ref_rays, weight, T_axes_ref)
+    expected = _Expected(T_axes_begin[:, :1], _precision(sigma, knows_lenses))
+    guess = _first_guesses(T_axes_begin, knows_lenses)
     guess = _steps(rays.every(EVERY_AT_FIRST), guess, expected, ROUGH_WIDTHS_PX)
     disagreement = _disagreement(rays.every(EVERY_AT_FIRST), guess)
     best = disagreement.argmin(dim=1)[:, None]
@@ -146,8 +146,8 @@ def settle(
     share = (in_all - _disagreement(rays, guess)) / in_all.clamp_min(torch.finfo(weight.dtype).tiny)
     T = guess.T_world_query
     is_pose = T.R.isfinite().all(dim=(-2, -1)) & T.t.isfinite().all(dim=-1) & share.isfinite()  # [B, 1]
-    R = torch.where(is_pose[..., None, None], T.R, T_begin.R[:, :1])
-    t = torch.where(is_pose[..., None], T.t, T_begin.t[:, :1])
+    R = torch.where(is_pose[..., None, None], T.R, T_axes_begin.R[:, :1])
+    t = torch.where(is_pose[..., None], T.t, T_axes_begin.t[:, :1])
     log_focal, bend = (part.masked_fill(~is_pose[..., None], 0.0)[:, 0] for part in (guess.log_focal, guess.bend))
     return Settled((T_world_axes @ Pose(R, t))[:, 0], log_focal, bend, share.masked_fill(~is_pose, 0.0)[:, 0])
 

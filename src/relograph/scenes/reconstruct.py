@@ -145,6 +145,8 @@ def scale_scene(
         raise ConfigError("expected a known distance or an AR log, got neither. Pass --distance or --ar-log.")
     log = _checked_measure(distance, ar_log)
     model_folder = root / "sparse" / "0"
+    if not model_folder.exists() and _before(model_folder).exists():  # a kill came between the two
+        _before(model_folder).rename(model_folder)
     if not is_file(model_folder / "images.bin"):
         raise DatasetError(
             f"{root}: expected what `relograph scene reconstruct` wrote, found no sparse/0/images.bin. Check the path."
@@ -157,14 +159,31 @@ def scale_scene(
         distance = _named_like(distance, names)
     scaled = _scaled(names, centers, told.get("time_s_by_name", {}), distance, log, ar_offset_s)
     model.transform(pycolmap.Sim3d(scaled.matrix))
-    new, old = model_folder.with_name("0.new"), model_folder.with_name("0.old")
-    with writing_folder(new) as folder:
-        model.write_binary(folder)
-    model_folder.rename(old)
-    new.rename(model_folder)
-    shutil.rmtree(old)
+    _replace_model(model, model_folder)
     write_reconstruction_file(root, scaled.source, {**told, "scale_text": scaled.text})
     return scaled.text
+
+
+def _replace_model(model: Any, folder: Path) -> None:
+    """Writes a model in place of the one that is in its folder: the old one is there until the new one is whole."""
+    old, new = _before(folder), folder.with_name(f"{folder.name}.after")
+    for left_by_a_kill in (old, new):
+        shutil.rmtree(left_by_a_kill, ignore_errors=True)
+    with writing_folder(new) as written:
+        model.write_binary(written)
+        if others := {file.name for file in folder.iterdir()} - {file.name for file in written.iterdir()}:
+            raise DatasetError(
+                f"{folder}: expected a model alone, found {min(others)!r} beside it, whose lengths would be of another "
+                "unit. Move it elsewhere."
+            )
+    folder.rename(old)
+    new.rename(folder)
+    shutil.rmtree(old)
+
+
+def _before(model_folder: Path) -> Path:
+    """Where the model is while another takes its place."""
+    return model_folder.with_name(f"{model_folder.name}.before")
 
 
 def _checked_measure(distance: KnownDistance | None, ar_log: Path | None) -> ArLog | None:
@@ -238,11 +257,16 @@ def _named_like(distance: KnownDistance, names: Sequence[str]) -> KnownDistance:
 
 def _name_like(wanted: str, names: Sequence[str]) -> str:
     """The photo of that name, or the only one whose file is called so, with its ending or without."""
-    if wanted in names:
-        return wanted
-    if wanted.lower().endswith(HEIC_ENDINGS) and f"{wanted}.jpg" not in names:
-        wanted = PurePosixPath(wanted).with_suffix(".jpg").as_posix()  # as such a photo is called in the scene
-    alike = [name for name in names if wanted in (name, PurePosixPath(name).name, PurePosixPath(name).stem)]
+    asked = [wanted]
+    if wanted.lower().endswith(HEIC_ENDINGS):  # as such a photo is called in the scene
+        asked = [f"{wanted}.jpg", PurePosixPath(wanted).with_suffix(".jpg").as_posix()]
+    for called in asked:
+        if called in names:
+            return called
+        file = called.lower()
+        alike = [name for name in names if file in (PurePosixPath(name.lower()).name, PurePosixPath(name.lower()).stem)]
+        if alike:
+            break
     if len(alike) != 1:
         found = f"several: {', '.join(alike[:3])}" if alike else f"none; there are {names[0]} to {names[-1]}"
         raise DatasetError(f"expected a photo called {wanted!r}, found {found}. Give its name in the scene.")

@@ -14,14 +14,16 @@ FORMAT = "relograph reconstruction 1"
 ScaleSource = Literal["unknown", "distance", "ar_log"]
 UNKNOWN_SCALE = (
     "The scale of this scene is not known: its lengths, and all distances in answers, are in a unit of their own, not "
-    "in metres. `relograph scene scale` makes metres of them."
+    "in metres. `relograph scene scale` makes metres of a scene's; a map of it has to be made again then."
 )
 
 
 def write_reconstruction_file(root: Path, scale: ScaleSource, told: Mapping[str, object]) -> None:
     """Writes where the scale comes from, and what else is told."""
     document = {"format": FORMAT, **told, "scale": scale}
-    (root / FILE).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    partial = root / f"{FILE}.partial"
+    partial.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    partial.replace(root / FILE)
 
 
 def scale_is_known(root: Path) -> bool:

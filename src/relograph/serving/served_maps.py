@@ -92,8 +92,8 @@ class ServedMap:
 
     def stop(self) -> None:
         self._writer.shutdown()
-        self._readers.shutdown()
         self._is_stopped.set()
+        self._readers.shutdown(cancel_futures=True)
         if self._thread.is_alive():
             self._thread.join()
 

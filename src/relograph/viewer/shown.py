@@ -101,7 +101,8 @@ def show_map(opened: Map, answers: Sequence[SavedAnswer] = (), photo_of: PhotoOf
     scale_is_known = opened.settings.scale_is_known
     if not scale_is_known:
         note.append(UNKNOWN_SCALE)
-    title = str(opened.store.where).rstrip("/").rpartition("/")[2]  # not where: a page may be passed on
+    where = str(opened.store.where)  # its last part is a title, the whole is not: a page may be passed on
+    title = where.partition("?")[0].rstrip("/").rpartition("/")[2] if "://" in where else Path(where).resolve().name
     if not answers:
         group = of_map("map", MAP_COLOR, range(len(frames)), MAP_SIZE_M)
         return Shown(title, "\n".join(note), (group,), (), Slider("photo", group.captions, (0,)), scale_is_known)

@@ -5,7 +5,7 @@ import { element, svgElement } from "./dom.js";
 
 const GAP = 0.02; // of the width of both; page.css has the same between the photos
 const WIDEST_BESIDE = 4; // of the height of both: beyond it one goes above the other
-const HIGHEST_ABOVE = 0.5; // of the width, so that a pair above each other is not higher than wide
+const HIGHEST_ABOVE = 0.5; // of the width, so that a pair above each other is hardly higher than wide
 const USUAL_RATIO = 4 / 3;
 
 /** A figure of one pair; `query` is {url, width, height}, without a url where the browser cannot show the photo. */
