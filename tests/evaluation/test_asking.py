@@ -58,11 +58,12 @@ def test_queries_are_compared_together_as_one_by_one(our_map, network, queries, 
         assert_close(together.similarity, alone.similarity, atol=1e-5, rtol=0)
         assert_close(together.matches.confidence, alone.matches.confidence, atol=1e-3, rtol=0)
         assert_close(together.T_world_ref.t, alone.T_world_ref.t)
-        for pose in ("T_regressed", "T_world_edges"):
-            assert_close(getattr(together, pose).matrix(), getattr(alone, pose).matrix(), atol=1e-3, rtol=0)
+        assert_close(together.T_world_edges.matrix(), alone.T_world_edges.matrix(), atol=1e-5, rtol=0)
+        # Where no lens is told, matches of random weights hardly tell a pose, and rounding moves it by millimetres.
+        assert_close(together.T_regressed.matrix(), alone.T_regressed.matrix(), atol=1e-2, rtol=0)
         doubts = [one.doubting for one in (together, alone)]
-        assert_close(*(doubt.T_world_query.matrix() for doubt in doubts), atol=1e-3, rtol=0)
-        assert_close(*(torch.tensor([doubt.query.focal, doubt.refs.bend]) for doubt in doubts), atol=1e-3, rtol=0)
+        assert_close(*(doubt.T_world_query.matrix() for doubt in doubts), atol=1e-2, rtol=0)
+        assert_close(*(torch.tensor([doubt.query.focal, doubt.refs.bend]) for doubt in doubts), atol=1e-2, rtol=0)
         assert_close(together.log_sigma, alone.log_sigma, atol=1e-3, rtol=1e-3)
         assert_close(together.overlap, alone.overlap, atol=1e-3, rtol=1e-3)
 
