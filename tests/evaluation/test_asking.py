@@ -16,6 +16,7 @@ from relograph.evaluation.place import references_by_pose
 from relograph.evaluation.place_localizer import REGRESSION, OurMap, OurWay
 from relograph.evaluation.solver_pool import solver_pool
 from relograph.localization.localizer import Localizer
+from relograph.models.shipped import load_match_gnn
 
 NETWORK = small_network()
 PLACE = painted_place(num_map=6, num_queries=3)
@@ -43,9 +44,12 @@ def question(our_map: OurMap, *ways: OurWay, **changes) -> Question:
 
 
 @pytest.mark.parametrize("focal", ["given", "none"])
-def test_queries_are_compared_together_as_one_by_one(our_map, network, queries, focal):
-    told = PLACE.told(focal)
-    localizer = Localizer(replace(our_map.features, cameras=told.map.cameras), NETWORK, num_references=3)
+def test_queries_are_compared_together_as_one_by_one(focal):
+    """By trained weights: where matches of random ones settle, rounding moves by millimetres."""
+    trained, told = load_match_gnn(), PLACE.told(focal)
+    our_map, network = OurMap.of(PLACE.map, trained), BatchedNetwork(trained)
+    queries = network.encode(PLACE.queries)
+    localizer = Localizer(replace(our_map.features, cameras=told.map.cameras), trained, num_references=3)
     (retrieved,) = network.retrieve(queries, (2, 0, 1), our_map.features, 3)
     matched = network.match(queries, retrieved, our_map.features)
     found = network.regress(queries, matched, our_map.features, told.queries.cameras, told.map.cameras)
@@ -58,12 +62,11 @@ def test_queries_are_compared_together_as_one_by_one(our_map, network, queries, 
         assert_close(together.similarity, alone.similarity, atol=1e-5, rtol=0)
         assert_close(together.matches.confidence, alone.matches.confidence, atol=1e-3, rtol=0)
         assert_close(together.T_world_ref.t, alone.T_world_ref.t)
-        assert_close(together.T_world_edges.matrix(), alone.T_world_edges.matrix(), atol=1e-5, rtol=0)
-        # Where no lens is told, matches of random weights hardly tell a pose, and rounding moves it by millimetres.
-        assert_close(together.T_regressed.matrix(), alone.T_regressed.matrix(), atol=1e-2, rtol=0)
+        for pose in ("T_regressed", "T_world_edges"):
+            assert_close(getattr(together, pose).matrix(), getattr(alone, pose).matrix(), atol=1e-3, rtol=0)
         doubts = [one.doubting for one in (together, alone)]
-        assert_close(*(doubt.T_world_query.matrix() for doubt in doubts), atol=1e-2, rtol=0)
-        assert_close(*(torch.tensor([doubt.query.focal, doubt.refs.bend]) for doubt in doubts), atol=1e-2, rtol=0)
+        assert_close(*(doubt.T_world_query.matrix() for doubt in doubts), atol=1e-3, rtol=0)
+        assert_close(*(torch.tensor([doubt.query.focal, doubt.refs.bend]) for doubt in doubts), atol=1e-3, rtol=0)
         assert_close(together.log_sigma, alone.log_sigma, atol=1e-3, rtol=1e-3)
         assert_close(together.overlap, alone.overlap, atol=1e-3, rtol=1e-3)
 
